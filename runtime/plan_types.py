@@ -1,0 +1,83 @@
+"""Types of the generated ``model_plan.py`` and ``kernels.py``: the shape of what the compiler decided.
+
+The runtime derives none of these values; it reads them. All offsets and sizes are bytes unless the name says
+otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Rows of one kind inside a state slot (``rows`` is a ring) or inside a KV block (``rows`` per block)."""
+
+    offset: int
+    rows: int
+    row_bytes: int
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class RopePlan:
+    """A rotary table: ``theta`` and, when ``factor`` is not 1, frequency-only YaRN between ``low`` and ``high``."""
+
+    theta: int
+    factor: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngramPlan:
+    """Hash tables of one Engram layer; lists run over (order, head) with the head fastest."""
+
+    rows: int
+    multipliers: tuple[int, ...]
+    primes: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """One layer, unrolled. ``ratio`` 0 is window only; ``main`` and ``index`` of a sharing layer alias its source."""
+
+    index: int
+    ratio: int
+    rope: str
+    kv_source: int | None
+    index_source: int | None
+    candidate_role: str
+    engram: EngramPlan | None
+    stored: bool
+    swa: Region
+    ca_state: Region | None
+    main: Region | None
+    index_keys: Region | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """Every model constant that the runtime needs, by the released names, and the layers in order."""
+
+    preset: str
+    policy: str
+    constants: Mapping[str, int | float | str]
+    rope: Mapping[str, RopePlan]
+    layers: tuple[LayerPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """One kernel: ``implementation`` names the backend, ``static`` are compile-time arguments, ``tile`` its shape."""
+
+    name: str
+    implementation: str
+    static: Mapping[str, int | str | bool]
+    tile: Mapping[str, int]
+    threads: int
+    stages: int
+    shared_bytes: int
+    why: str
