@@ -14,8 +14,10 @@ _MAX = 2**40
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. ``count`` is a positive integer, ``index`` one from 0, ``number`` a positive decimal, ``integers`` a list
-    of integers from 0, ``choice`` one of ``allowed``, ``flag`` the only supported truth value.
+    """One key.
+
+    ``count`` is a positive integer, ``index`` one from 0, ``number`` a positive decimal, ``integers`` a list of
+    integers from 0, ``choice`` one of ``allowed``, ``flag`` the only supported truth value.
     """
 
     path: str

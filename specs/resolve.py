@@ -93,8 +93,8 @@ class _Resolver:
                 self._fault(at.source.error("DI022", message, at.key, "remove the key"), key, "engine.type")
             elif field.status == "planned" and spec_value(self.loaded.spec, key) != self._plain_default(field):
                 message = (
-                    f"{key} is {show(spec_value(self.loaded.spec, key))}, and this setting is planned: nothing reads it "
-                    f"yet, so only its default {show(self._plain_default(field))} is accepted"
+                    f"{key} is {show(spec_value(self.loaded.spec, key))}, and this setting is planned: nothing reads "
+                    f"it yet, so only its default {show(self._plain_default(field))} is accepted"
                 )
                 self._fault(at.error("DI021", message, "remove the key"), key, "engine.type")
 

@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         "DI038",
         ("kv.num_blocks", "limits.max_model_len", "speculative.nextn", "kv.block_size"),
         _fits,
-        "kv.num_blocks holds no longest sequence, ceil((max_model_len + 3 * nextn + 1) / block_size) blocks and block 0",
+        "kv.num_blocks is too small for one longest sequence, ceil((max_model_len + 3 * nextn + 1) / block_size) + 1",
         "raise num_blocks, leave it auto, or lower max_model_len",
     ),
     *(

@@ -17,7 +17,19 @@ from typing import Any, Literal
 from pydantic import Field
 
 from deepinfer_gen.specs.schema_types import (
-    DECODES, PREFILLS, VOTES, Burst, Gain, NumBlocks, Section, SlotsRatio, Survival, Switch, Text, UsageLimit, YocoMode,
+    DECODES,
+    PREFILLS,
+    VOTES,
+    Burst,
+    Gain,
+    NumBlocks,
+    Section,
+    SlotsRatio,
+    Survival,
+    Switch,
+    Text,
+    UsageLimit,
+    YocoMode,
     setting,
 )  # fmt: skip
 

@@ -110,13 +110,16 @@ def _syntax_error(source: SourceText, problem: str, place: Place) -> Diagnostic:
     return source.error("DI004", f"this is no YAML: {problem}", place, "check quotes, brackets and indentation")
 
 
+_UNKNOWN = Place()
+
+
 @dataclass(slots=True)
 class _Frame:
     mapping: Tree
     prefix: str
     keys: dict[str, Place] = field(default_factory=dict)
     key: str | None = None
-    key_place: Place = Place()
+    key_place: Place = _UNKNOWN
     ignored: bool = False
 
 
