@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepinfer_gen.specs.yaml_tree import KeyPlace, Tree, YamlTree
 
 MAX_SPEC_BYTES = 64 * 1024
-_STAND_INS = {
+_STAND_INS: Tree = {
     "engine": {"name": "x"},
     "model": "deepseek-v4.1-flash",
     "hardware": "cpu",
@@ -33,9 +33,12 @@ class LoadedSpec:
     spec: Spec
     places: Mapping[str, KeyPlace]
 
-    def place(self, key: str) -> KeyPlace:
-        """Where the value under ``key``, which the spec writes, stands."""
-        return self.places[key]
+    def place(self, *keys: str) -> KeyPlace:
+        """Where the first of ``keys`` that the spec writes stands; the top of the file if it writes none."""
+        from deepinfer_gen.specs.yaml_tree import KeyPlace
+
+        top = KeyPlace(self.source, Place(1, 1), Place(1, 1))
+        return next((self.places[key] for key in keys if key in self.places), top)
 
     def source_of(self, key: str) -> str | None:
         """``file:line:col`` (base name) of the value under ``key``, or ``None`` if the spec leaves it out."""
