@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def _find(path: str | Path) -> tuple[Path, str]:
     if str(path) in shipped_specs():
         return shipped_specs()[str(path)], f"{path}.yaml"
     file = Path(path)
-    if not file.exists() and file.name == str(path):
+    if file.name == str(path) and not os.path.exists(path):
         from deepinfer_gen.specs.validate import did_you_mean
 
         remedy = did_you_mean(str(path), shipped_specs(), "name a file, or one of the shipped specs")

@@ -30,13 +30,15 @@ def test_expected_text(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_are_enough_cases_and_no_orphans() -> None:
     assert len(CASES) >= 45
-    assert CASES == sorted(p.stem for p in ERRORS.glob("*.txt"))
+    assert sorted(p.stem for p in ERRORS.glob("*.txt")) == CASES
 
 
 def test_every_code_has_a_case() -> None:
     raised = {code for source in SOURCES for code in re.findall(r'"(DI\d{3})"', source.read_text(encoding="utf-8"))}
     expected = {
-        code for case in CASES for code in re.findall(r"error\[(DI\d{3})\]", (ERRORS / f"{case}.txt").read_text("utf-8"))
+        code
+        for case in CASES
+        for code in re.findall(r"error\[(DI\d{3})\]", (ERRORS / f"{case}.txt").read_text("utf-8"))
     }
     # A file that cannot be read or is too large is made in test_load.py rather than committed.
     assert raised - expected == {"DI001", "DI002"}
@@ -46,4 +48,6 @@ def test_every_code_has_a_case() -> None:
 def test_files_are_shown_relative_to_where_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ERRORS.parent)
     assert diagnose("errors/unknown-key.yaml").startswith("errors/unknown-key.yaml:9:3: error[DI011]")
-    assert diagnose("errors/model-output-groups.yaml").startswith("errors/models/output-groups.json:29:17: error[DI081]")
+    assert diagnose("errors/model-output-groups.yaml").startswith(
+        "errors/models/output-groups.json:29:17: error[DI081]"
+    )
