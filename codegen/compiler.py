@@ -35,10 +35,18 @@ class Compiler:
     def run(self, arguments: Sequence[str], work: Path, log: Path, shown_as: str) -> None:
         """Compile or link in ``work``; all output goes to ``log``.
 
-        On failure raises ``InputError`` (DI211) with the first error; ``work`` is shown as ``shown_as``.
+        On failure raises ``InputError`` (DI211) with the first error; files of ``work`` itself are shown as files of
+        ``shown_as``.
         """
-        done = subprocess.run([*self.command, *arguments], cwd=work, capture_output=True, text=True, errors="replace")
-        output = (done.stdout + done.stderr).replace(f"{work}{os.sep}", f"{shown_as}{os.sep}")
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=work,
+            env={**os.environ, "LC_ALL": "C"},  # the word "error" is looked for
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        output = done.stdout + done.stderr
         log.write_text(f"$ {shlex.join([*self.command, *arguments])}\n{output}\nexit status {done.returncode}\n")
         if done.returncode != 0:
             raise InputError(_first_error(output, shown_as, log, done.returncode))
@@ -65,7 +73,8 @@ def _first_error(output: str, shown_as: str, log: Path, status: int) -> Diagnost
     if status < 0 or "Killed signal" in output:
         remedy = f"the compiler was killed, perhaps for lack of memory; {remedy}"
     if match := _FIRST_ERROR.search(output):
-        file, line, column = match["file"] or shown_as, int(match["line"] or 0), int(match["column"] or 0)
+        name, line, column = match["file"] or "", int(match["line"] or 0), int(match["column"] or 0)
+        file = name if os.sep in name else str(Path(shown_as) / name)
         return Diagnostic("DI211", f"the engine does not compile: {match['text']}", file, line, column, help=remedy)
     linker = _LINKER_ERROR.search(output)
     detail = linker[0].strip() if linker else f"the compiler ended with status {status}"
