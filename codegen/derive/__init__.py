@@ -54,6 +54,4 @@ def derive(resolved: Resolved) -> Plan:
     builder = PlanBuilder()
     for subject in _SUBJECTS:
         subject(builder, resolved)
-    return builder.build(
-        name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved)
-    )
+    return builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved))
