@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepinfer_gen.codegen.plan import PlanBuilder, digest_json, plain
+X
 from deepinfer_gen.formula import normalise
 from deepinfer_gen.specs.resolved import Resolved
 
