@@ -1,0 +1,74 @@
+"""Reading ``plan.json`` back into a Plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from deepinfer_gen.codegen.plan import PLAN_SCHEMA, Plan, Traced
+from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.formula import Value, normalise
+
+_FRACTION = re.compile(r"-?\d+/\d+")
+
+
+def read_plan(folder: Path) -> Plan:
+    """The Plan of a generated folder.
+
+    ``plan.json`` does not keep the names that a formula gives its operands, so each operand is named by its key.
+    Raises ``InputError`` when the file is missing, is not a plan of this schema, or does not match its own digest.
+    """
+    path = folder / "plan.json"
+    if not path.is_file():
+        text = f"{folder} is not a generated folder: it has no plan.json"
+        raise _fault(text, "give a spec file, or a folder that deepinfer-gen wrote")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        plan = _plan(content)
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        text = f"{path} is not a plan of schema {PLAN_SCHEMA}: {type(fault).__name__}: {fault}"
+        raise _fault(text, f"write it again: deepinfer-gen SPEC -o {folder.parent} --force") from None
+    if plan.plan_digest != content["plan_digest"]:
+        text = f"{path} was edited: its values have digest {plan.plan_digest[:12]}, it says {content['plan_digest'][:12]}"
+        raise _fault(text, f"write it again: deepinfer-gen SPEC -o {folder.parent} --force")
+    return plan
+
+
+def _plan(content: dict[str, Any]) -> Plan:
+    if content["schema"] != PLAN_SCHEMA:
+        raise ValueError(f"schema is {content['schema']!r}")
+    values = {
+        key: Traced(
+            key=key,
+            value=_value(v["value"]),
+            unit=v["unit"],
+            formula=v["formula"],
+            operands=tuple((i, i) for i in v["inputs"]),
+            source=v["source"],
+            why=v["why"],
+        )
+        for key, v in content["values"].items()
+    }
+    for traced in values.values():
+        for name in traced.inputs:
+            if name not in values:
+                raise ValueError(f"{traced.key} names the input {name}, which is missing")
+    return Plan(content["name"], content["spec_file"], content["spec_digest"], dict(sorted(values.items())))
+
+
+def _value(value: Any) -> Value:
+    """Undo ``plan.plain``: ``6/5`` is a fraction, a list a tuple."""
+    if isinstance(value, list):
+        return tuple(_value(v) for v in value)  # type: ignore[misc]
+    if isinstance(value, str) and _FRACTION.fullmatch(value):
+        return normalise(Fraction(value))
+    if not isinstance(value, str | int | None):
+        raise TypeError(f"a value is {value!r}")
+    return value
+
+
+def _fault(message: str, remedy: str) -> InputError:
+    return InputError(Diagnostic("DI260", message, help=remedy))
