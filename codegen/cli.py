@@ -161,7 +161,9 @@ def _command_of(rest: list[str]) -> Command:
             return command
     if first.startswith("-") or os.sep in first or "." in first or os.path.exists(first):
         return GENERATE
-    shipped = shipped_spec_names()
+    from deepinfer_gen.specs.presets import shipped_specs
+
+    shipped = shipped_specs()
     if first in shipped:
         return GENERATE
     names = [c.name for c in COMMANDS]
@@ -222,13 +224,6 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
     close = get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else ""
-
-
-def shipped_spec_names() -> list[str]:
-    """Names of the specs that install with the package and can be written bare."""
-    import deepinfer_gen.specs
-
-    return sorted(f[:-5] for p in deepinfer_gen.specs.__path__ for f in os.listdir(p) if f.endswith(".yaml"))
 
 
 def tool_version() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from deepinfer_gen.codegen.plan import PLAN_SCHEMA, Plan, Traced
@@ -15,25 +14,21 @@ from deepinfer_gen.formula import Value, normalise
 _FRACTION = re.compile(r"-?\d+/\d+")
 
 
-def read_plan(folder: Path) -> Plan:
-    """The Plan of a generated folder.
+def parse_plan(text: str, file: str, spec_file: str) -> Plan:
+    """The Plan that ``text``, the content of a ``plan.json``, holds; ``file`` and ``spec_file`` are for the error.
 
-    ``plan.json`` does not keep the names that a formula gives its operands, so each operand is named by its key.
-    Raises ``InputError`` when the file is missing, is not a plan of this schema, or does not match its own digest.
+    The file does not keep the names that a formula gives its operands, so each operand is named by its key.
+    Raises ``InputError`` (DI260) when the text is not a plan of this schema or does not match its own digest.
     """
-    path = folder / "plan.json"
-    if not path.is_file():
-        text = f"{folder} is not a generated folder: it has no plan.json"
-        raise _fault(text, "give a spec file, or a folder that deepinfer-gen wrote")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
         plan = _plan(content)
+        if plan.plan_digest != content["plan_digest"]:
+            raise ValueError(f"values have digest {plan.plan_digest[:12]}, not {content['plan_digest'][:12]} as it says")
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        text = f"{path} is not a plan of schema {PLAN_SCHEMA}: {type(fault).__name__}: {fault}"
-        raise _fault(text, f"write it again: deepinfer-gen SPEC -o {folder.parent} --force") from None
-    if plan.plan_digest != content["plan_digest"]:
-        text = f"{path} was edited: its values have digest {plan.plan_digest[:12]}, it says {content['plan_digest'][:12]}"
-        raise _fault(text, f"write it again: deepinfer-gen SPEC -o {folder.parent} --force")
+        message = f"is not a plan of schema {PLAN_SCHEMA}: {type(fault).__name__}: {fault}"
+        remedy = f"write the folder anew: deepinfer-gen {spec_file} --force"
+        raise InputError(Diagnostic("DI260", message, file, help=remedy)) from None
     return plan
 
 
@@ -68,7 +63,3 @@ def _value(value: Any) -> Value:
     if not isinstance(value, str | int | None):
         raise TypeError(f"a value is {value!r}")
     return value
-
-
-def _fault(message: str, remedy: str) -> InputError:
-    return InputError(Diagnostic("DI260", message, help=remedy))
