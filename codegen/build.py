@@ -14,16 +14,21 @@ from deepinfer_gen.canonical import digest_bytes, digest_json
 from deepinfer_gen.codegen.compiler import FLAGS, Compiler, find_compiler
 from deepinfer_gen.codegen.policies import by_header
 from deepinfer_gen.diagnostics import Diagnostic, InputError
-from deepinfer_gen.engine_sources import BINDINGS, HEADER_FOLDER, sources_digest, sources_of
+from deepinfer_gen.engine_sources import BINDINGS, sources_digest, sources_of
 from deepinfer_gen.manifest import GeneratedFolder, read_folder
 
 _INCLUDE = re.compile(r'^#include "(engine/[^"]+)"', re.M)
-_BUILD_INFO = """\
-namespace deepinfer::generated {{
-extern const char* const kFilesDigest;
-const char* const kFilesDigest = "{files_digest}";
-}}  // namespace deepinfer::generated
+_FILES_DIGEST_UNIT = "files_digest.cpp"
+_FILES_DIGEST = """\
+#include "engine/engine_api.hpp"
+
+namespace deepinfer {{
+
+const char kFilesDigest[] = "{files_digest}";
+
+}}  // namespace deepinfer
 """
+"""Written into the work folder, never into the generated one: a digest cannot lie in a file that it covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +96,9 @@ def _compile(
     """Compile the one translation unit of this engine, which knows no pybind11, and link it with the bindings."""
     manifest = folder.manifest
     _lay_out(work, {n: c for n, c in folder.contents.items() if n.endswith((".hpp", ".cpp"))})
-    _lay_out(work, {**sources, "build_info.cpp": _BUILD_INFO.format(files_digest=manifest.files_digest).encode()})
-    units = ["engine.cpp", "build_info.cpp", str(bindings)]
+    digest_unit = _FILES_DIGEST.format(files_digest=manifest.files_digest).encode()
+    _lay_out(work, {**sources, _FILES_DIGEST_UNIT: digest_unit})
+    units = ["engine.cpp", _FILES_DIGEST_UNIT, str(bindings)]
     arguments = [*FLAGS, "-I.", "-shared", "-Wl,--build-id=none", *units, "-o", "engine.so"]
     compiler.run(arguments, work, cache.log_path(key), str(folder.path))
     library = work / "engine.so"
@@ -147,7 +153,7 @@ def _refuse_missing_policies(folder: GeneratedFolder, sources: Mapping[str, byte
         if header in sources or policy is None:
             continue
         source = str(values[policy.key]["source"]) or "default"
-        message = f"{policy.key}: {policy.value} needs the {policy.title}, which is not built yet ({source})"
+        message = f"{policy.key}: {policy.value} needs the {policy.title} policy, which is not built yet ({source})"
         remedy = "the folder can be checked, compared and drawn; only building and running it must wait"
         faults.append(Diagnostic("DI212", message, str(folder.path / "scheduler.hpp"), help=remedy))
     if faults:

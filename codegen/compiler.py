@@ -20,7 +20,8 @@ FLAGS = (
 """``-fno-gnu-unique`` keeps the statics of two engines in one process apart; ``-ffp-contract=off`` keeps floating
 point equal between machines that fuse multiply-add and machines that do not."""
 
-_FIRST_ERROR = re.compile(r"^(?:(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? )?(?:fatal )?error: (?P<text>.*)$", re.M)
+_PLACE = r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? "
+_FIRST_ERROR = re.compile(rf"^(?:{_PLACE})?(?:fatal )?error: (?P<text>.*)$", re.M)
 _LINKER_ERROR = re.compile(r"^.*(?:undefined reference|cannot find|internal compiler error).*$", re.M)
 
 
@@ -34,10 +35,18 @@ class Compiler:
     def run(self, arguments: Sequence[str], work: Path, log: Path, shown_as: str) -> None:
         """Compile or link in ``work``; all output goes to ``log``.
 
-        On failure raises ``InputError`` (DI211) with the first error; paths below ``work`` are shown below ``shown_as``.
+        On failure raises ``InputError`` (DI211) with the first error; files of ``work`` itself are shown as files of
+        ``shown_as``.
         """
-        done = subprocess.run([*self.command, *arguments], cwd=work, capture_output=True, text=True, errors="replace")
-        output = (done.stdout + done.stderr).replace(f"{work}{os.sep}", f"{shown_as}{os.sep}")
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=work,
+            env={**os.environ, "LC_ALL": "C"},  # the word "error" is looked for
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        output = done.stdout + done.stderr
         log.write_text(f"$ {shlex.join([*self.command, *arguments])}\n{output}\nexit status {done.returncode}\n")
         if done.returncode != 0:
             raise InputError(_first_error(output, shown_as, log, done.returncode))
@@ -64,8 +73,9 @@ def _first_error(output: str, shown_as: str, log: Path, status: int) -> Diagnost
     if status < 0 or "Killed signal" in output:
         remedy = f"the compiler was killed, perhaps for lack of memory; {remedy}"
     if match := _FIRST_ERROR.search(output):
-        place = {"file": match["file"] or shown_as, "line": int(match["line"] or 0), "column": int(match["column"] or 0)}
-        return Diagnostic("DI211", f"the engine does not compile: {match['text']}", **place, help=remedy)
+        name, line, column = match["file"] or "", int(match["line"] or 0), int(match["column"] or 0)
+        file = name if os.sep in name else str(Path(shown_as) / name)
+        return Diagnostic("DI211", f"the engine does not compile: {match['text']}", file, line, column, help=remedy)
     linker = _LINKER_ERROR.search(output)
     detail = linker[0].strip() if linker else f"the compiler ended with status {status}"
     return Diagnostic("DI211", f"the engine does not compile: {detail}", shown_as, help=remedy)

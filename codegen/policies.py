@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One choice: Plan key ``key`` with value ``value`` selects class ``name`` of ``header``; ``title`` says it."""
+    """One choice: Plan key ``key`` with value ``value`` selects class ``name`` of ``header``; ``title`` names it."""
 
     key: str
     value: str
@@ -17,12 +17,12 @@ class Policy:
 
 
 POLICIES = (
-    Policy("engine.type", "NORMAL", "engine/step_normal.hpp", "NormalStep", "normal step policy"),
-    Policy("engine.type", "PROMPT", "engine/step_prompt.hpp", "PromptStep", "prompt step policy"),
-    Policy("engine.type", "COMPLETION", "engine/step_completion.hpp", "CompletionStep", "completion step policy"),
-    Policy("speculative.verify", "fixed", "engine/verify_fixed.hpp", "FixedVerification", "fixed verification policy"),
-    Policy("speculative.verify", "varlen", "engine/verify_varlen.hpp", "VarlenVerification", "varlen verification policy"),
-)  # fmt: skip
+    Policy("engine.type", "NORMAL", "engine/step_normal.hpp", "NormalStep", "normal step"),
+    Policy("engine.type", "PROMPT", "engine/step_prompt.hpp", "PromptStep", "prompt step"),
+    Policy("engine.type", "COMPLETION", "engine/step_completion.hpp", "CompletionStep", "completion step"),
+    Policy("speculative.verify", "fixed", "engine/verify_fixed.hpp", "FixedVerification", "fixed verification"),
+    Policy("speculative.verify", "varlen", "engine/verify_varlen.hpp", "VarlenVerification", "varlen verification"),
+)
 
 
 def select(key: str, value: object) -> Policy:

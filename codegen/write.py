@@ -29,8 +29,8 @@ class Written:
 def write_folder(contents: Mapping[str, str], target: Path, *, force: bool = False) -> Written:
     """Make ``target`` hold exactly ``contents`` (file name to text, the manifest included).
 
-    Raises ``InputError`` when ``target`` is not a generated folder (DI150), or when it holds files that a person changed
-    or added (DI151) and ``force`` is not given. A folder that is right already is not touched.
+    Raises ``InputError`` when ``target`` is not a generated folder (DI150), or when it holds files that a person
+    changed or added (DI151) and ``force`` is not given. A folder that is right already is not touched.
     """
     encoded = {name: text.encode() for name, text in contents.items()}
     target.parent.mkdir(parents=True, exist_ok=True)
