@@ -66,4 +66,4 @@ def open_view(argument: str) -> EngineView:
     from deepinfer_gen.codegen.views.layout import graphs_content, layout_content
     from deepinfer_gen.codegen.views.model import kernels_content
 
-    return EngineView(plan, layout_content(plan), graphs_content(plan), {"kernels": kernels_content(plan)})
+    return EngineView(plan, layout_content(plan), graphs_content(plan), kernels_content(plan))
