@@ -190,7 +190,9 @@ def _powers(above: int) -> list[int]:
 def _comparison(before: MemoryTable, after: MemoryTable | None) -> list[str]:
     def row(title: str, old: int, new: int | None) -> list[str]:
         cells = [title, f"{old / GIB:,.3f}"]
-        return cells if new is None else [*cells, f"{new / GIB:,.3f}", f"{(new - old) / GIB:+,.3f}" if new != old else ""]
+        return (
+            cells if new is None else [*cells, f"{new / GIB:,.3f}", f"{(new - old) / GIB:+,.3f}" if new != old else ""]
+        )
 
     rows = [["", "GiB"] if after is None else ["", "as written", "with --set", "change"]]
     changed = {name: size for name, _, size in after.parts} if after else {}

@@ -42,7 +42,11 @@ def examine() -> list[Finding]:
         ("build cache", _cache, "set DEEPINFER_CACHE_DIR to a folder you may write"),
     )
     optional: tuple[tuple[str, Callable[[], tuple[str, bool]], str], ...] = (
-        ("CUDA compiler", lambda: _program("nvcc", "--version"), "needed for CUDA targets only: install the CUDA toolkit"),
+        (
+            "CUDA compiler",
+            lambda: _program("nvcc", "--version"),
+            "needed for CUDA targets only: install the CUDA toolkit",
+        ),
         ("NVIDIA GPU", lambda: _program("nvidia-smi", "-L"), "needed to run CUDA targets only"),
         ("tilelang", lambda: _package("tilelang"), "needed for TileLang kernels only: pip install tilelang"),
     )
@@ -70,7 +74,9 @@ def _compiler() -> tuple[str, bool]:
         return f"{compiler.identity} is older than version {LEAST_GCC}", False
     command = [*compiler.command, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     probe = subprocess.run(command, input=_PROBE, capture_output=True, text=True)
-    return (compiler.identity, True) if probe.returncode == 0 else (f"{compiler.identity} does not compile C++20", False)
+    return (
+        (compiler.identity, True) if probe.returncode == 0 else (f"{compiler.identity} does not compile C++20", False)
+    )
 
 
 def _headers() -> tuple[str, bool]:

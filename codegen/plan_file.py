@@ -24,7 +24,9 @@ def parse_plan(text: str, file: str, spec_file: str) -> Plan:
         content = json.loads(text)
         plan = _plan(content)
         if plan.plan_digest != content["plan_digest"]:
-            raise ValueError(f"values have digest {plan.plan_digest[:12]}, not {content['plan_digest'][:12]} as it says")
+            raise ValueError(
+                f"values have digest {plan.plan_digest[:12]}, not {content['plan_digest'][:12]} as it says"
+            )
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         message = f"is not a plan of schema {PLAN_SCHEMA}: {type(fault).__name__}: {fault}"
         remedy = f"write the folder anew: deepinfer-gen {spec_file} --force"

@@ -15,7 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``check``."""
     parser.add_argument("specs", metavar="SPEC", nargs="+", help="spec files, or names of shipped specs")
     parser.add_argument(
-        "-o", "--output", metavar="PARENT", type=Path, default=Path("generated"), help="parent folder (default: generated)"
+        "-o",
+        "--output",
+        metavar="PARENT",
+        type=Path,
+        default=Path("generated"),
+        help="parent folder (default: generated)",
     )
     parser.add_argument("--json", action="store_true", help="print the differences as data")
 

@@ -20,7 +20,10 @@ def run(args: argparse.Namespace) -> int:
     findings = examine()
     if args.json:
         write_json(
-            [{"what": f.what, "found": f.found, "ok": f.ok, "required": f.required, "remedy": f.remedy} for f in findings]
+            [
+                {"what": f.what, "found": f.found, "ok": f.ok, "required": f.required, "remedy": f.remedy}
+                for f in findings
+            ]
         )
     else:
         write_lines(_lines(findings))

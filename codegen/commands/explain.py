@@ -15,7 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``explain``."""
     parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
     parser.add_argument(
-        "key", metavar="KEY", help="Plan key such as kv.bytes_per_token; a prefix (state) or a glob (layers.*.ratio) lists keys"
+        "key",
+        metavar="KEY",
+        help="Plan key such as kv.bytes_per_token; a prefix (state) or a glob (layers.*.ratio) lists keys",
     )
     parser.add_argument("--full", action="store_true", help="show long lists whole")
     parser.add_argument("--json", action="store_true", help="print the tree as data")

@@ -13,7 +13,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``fit``."""
     parser.add_argument("spec", metavar="SPEC", help="spec file, or name of a shipped spec")
     parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides", help="try another value; can be repeated"
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="try another value; can be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print the report as data")
 

@@ -15,10 +15,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the default command."""
     parser.add_argument("spec", metavar="SPEC", help="spec file, or name of a shipped spec")
     parser.add_argument(
-        "-o", "--output", metavar="PARENT", type=Path, default=Path("generated"), help="parent folder (default: generated)"
+        "-o",
+        "--output",
+        metavar="PARENT",
+        type=Path,
+        default=Path("generated"),
+        help="parent folder (default: generated)",
     )
     parser.add_argument("--no-build", action="store_true", help="write the folder only")
-    parser.add_argument("--standalone", action="store_true", help="copy the C++ headers in, to build without this package")
+    parser.add_argument(
+        "--standalone", action="store_true", help="copy the C++ headers in, to build without this package"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite files that were edited by hand")
 
 

@@ -17,8 +17,12 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``init``."""
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, default=Path("engine.yaml"), help="default: engine.yaml")
-    parser.add_argument("--model", choices=sorted(presets()), default="tiny-v41", help="model preset (default: tiny-v41)")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", type=Path, default=Path("engine.yaml"), help="default: engine.yaml"
+    )
+    parser.add_argument(
+        "--model", choices=sorted(presets()), default="tiny-v41", help="model preset (default: tiny-v41)"
+    )
     parser.add_argument("--hardware", choices=sorted(hardware_tables()), default="cpu", help="target (default: cpu)")
     parser.add_argument("--name", help="engine name (default: the file's name)")
 
@@ -35,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
             stream.write(spec)
     except FileExistsError:
         remedy = "choose another file name, or remove it first"
-        raise InputError(Diagnostic("DI264", "exists already and is left as it is", str(args.file), help=remedy)) from None
+        raise InputError(
+            Diagnostic("DI264", "exists already and is left as it is", str(args.file), help=remedy)
+        ) from None
     sys.stderr.write(f"next: deepinfer-gen plan {args.file}\n")
     write_lines([str(args.file)])
     return 0

@@ -14,7 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
     parser.add_argument("--json", action="store_true", help="print the content of plan.json")
     parser.add_argument(
-        "--dump", choices=("spec", "resolved", "plan"), help="print one stage as JSON: as written, with defaults, derived"
+        "--dump",
+        choices=("spec", "resolved", "plan"),
+        help="print one stage as JSON: as written, with defaults, derived",
     )
 
 

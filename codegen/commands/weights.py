@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     total = sum(t.nbytes for t in tensors)
     if args.json:
         listed = [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.nbytes, "group": t.group} for t in tensors
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.nbytes, "group": t.group}
+            for t in tensors
         ]
         write_json({"tensors": listed, "count": len(tensors), "bytes": total})
         return 0

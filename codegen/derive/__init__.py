@@ -64,7 +64,5 @@ def derive_unfit(resolved: Resolved) -> tuple[Plan, InputError | None]:
     for subject in _SUBJECTS:
         subject(builder, resolved)
     fault = memory.shortage(builder, resolved)
-    plan = builder.build(
-        name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved)
-    )
+    plan = builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved))
     return plan, fault

@@ -22,7 +22,16 @@ class Canvas:
         self._parts: list[str] = []
 
     def rect(
-        self, x: int, y: int, width: int, height: int, fill: str, *, stroke: str = "none", weight: int = 1, tip: str = ""
+        self,
+        x: int,
+        y: int,
+        width: int,
+        height: int,
+        fill: str,
+        *,
+        stroke: str = "none",
+        weight: int = 1,
+        tip: str = "",
     ) -> None:
         """A rectangle; ``tip`` shows when the pointer rests on it."""
         inside = f"<title>{escape(tip)}</title>" if tip else ""
@@ -33,9 +42,7 @@ class Canvas:
 
     def line(self, x1: int, y1: int, x2: int, y2: int, stroke: str, *, weight: int = 1) -> None:
         """A straight line."""
-        self._parts.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}" stroke-width="{weight}"/>'
-        )
+        self._parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}" stroke-width="{weight}"/>')
 
     def polygon(self, points: Sequence[tuple[int, int]], fill: str) -> None:
         """A filled area without outline."""
@@ -43,7 +50,15 @@ class Canvas:
         self._parts.append(f'<polygon points="{text}" fill="{fill}"/>')
 
     def text(
-        self, x: int, y: int, text: str, *, size: int = 12, fill: str = "#1f2933", anchor: str = "start", bold: bool = False
+        self,
+        x: int,
+        y: int,
+        text: str,
+        *,
+        size: int = 12,
+        fill: str = "#1f2933",
+        anchor: str = "start",
+        bold: bool = False,
     ) -> None:
         """Text with its baseline at ``y``; ``anchor`` is ``start``, ``middle`` or ``end``."""
         weight = ' font-weight="600"' if bold else ""

@@ -36,7 +36,9 @@ def layout_svg(picture: Picture) -> str:
     """The whole picture; equal layouts give equal bytes."""
     canvas = Canvas(WIDTH, f"Memory layout of {picture.name}")
     canvas.text(LEFT, 46, picture.name, size=22, bold=True)
-    canvas.text(LEFT, 68, "memory layout: what one sequence and one block of tokens occupy, in bytes", size=13, fill=MUTED)
+    canvas.text(
+        LEFT, 68, "memory layout: what one sequence and one block of tokens occupy, in bytes", size=13, fill=MUTED
+    )
     bottom = _state(canvas, picture, 112)
     bottom = _block(canvas, picture, bottom + 46)
     bottom = _legend(canvas, bottom + 34)
@@ -68,14 +70,18 @@ def _state(canvas: Canvas, picture: Picture, y: int) -> int:
             gap = max(3, width * group.padding // group.each)
             canvas.rect(x + width - gap, top, gap, _BAR, "url(#gap)", stroke=strong)
         if text_width(str(layer), 10) + 2 <= width:
-            canvas.text(x + width // 2, top + _BAR // 2 + 4, str(layer), size=10, fill=strong, anchor="middle", bold=True)
+            canvas.text(
+                x + width // 2, top + _BAR // 2 + 4, str(layer), size=10, fill=strong, anchor="middle", bold=True
+            )
         if wide:
             canvas.break_mark(x + width // 2, top + _BAR, PAPER, strong)
         x += width
         ends[at + group.each] = x
     dropped = picture.slot_bytes - picture.stored_bytes
     cut = ends[picture.stored_bytes]
-    _brace(canvas, LEFT, cut, top - 8, STATE_COLOURS["stored windows"][0], f"stored {picture.stored_bytes:,} B", "one copy")
+    _brace(
+        canvas, LEFT, cut, top - 8, STATE_COLOURS["stored windows"][0], f"stored {picture.stored_bytes:,} B", "one copy"
+    )
     _brace(canvas, cut, LEFT + SPAN, top - 8, MUTED, f"dropped {dropped:,} B", "rebuilt by replay")
     bounds = [0, *(g.offset + g.bytes for g in picture.groups if g.each)]
     below = _ruler(canvas, [(ends[b], b) for b in bounds], top + _BAR)
@@ -120,7 +126,9 @@ def _state_table(canvas: Canvas, groups: Sequence[StateGroup], y: int) -> int:
         shape = f"{len(group.layers)} × {group.rows:,} rows × {group.row_bytes:,} B"
         canvas.text(LEFT + 360, y, shape, size=13)
         canvas.text(LEFT + 570, y, group.format, size=13, fill=MUTED)
-        canvas.text(LEFT + 690, y, f"padding {group.padding} B each" if group.padding else "no padding", size=13, fill=MUTED)
+        canvas.text(
+            LEFT + 690, y, f"padding {group.padding} B each" if group.padding else "no padding", size=13, fill=MUTED
+        )
         canvas.text(LEFT + 960, y, f"at {group.offset:,}", size=13, fill=MUTED, anchor="end")
         canvas.text(LEFT + SPAN, y, f"{group.bytes:,} B", size=13, anchor="end")
         y += 24
@@ -147,7 +155,9 @@ def _block(canvas: Canvas, picture: Picture, y: int) -> int:
         own, widths = widths[:count], widths[count:]
         wide, widened = widened[:count], widened[count:]
         x1, x2 = spans[source.layer]
-        canvas.polygon([(x1, strip + 29), (x2, strip + 29), (x + sum(own), top - 1), (x, top - 1)], colours[source.layer][1])
+        canvas.polygon(
+            [(x1, strip + 29), (x2, strip + 29), (x + sum(own), top - 1), (x, top - 1)], colours[source.layer][1]
+        )
         x = _source(canvas, source, colours[source.layer], own, wide, x, top)
         marks.append((x, source.offset + source.bytes))
     if picture.tail:
