@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json
+from deepinfer_gen.canonical import digest_json, plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
@@ -150,10 +149,3 @@ class PlanBuilder:
         if traced.key in self._values:
             raise ValueError(f"Plan key '{traced.key}' is derived twice")
         self._values[traced.key] = traced
-
-
-def plain(value: Value) -> Any:
-    """The JSON form of a value: tuples become lists, fractions the text ``6/5``."""
-    if isinstance(value, tuple):
-        return [plain(v) for v in value]
-    return str(value) if isinstance(value, Fraction) else value

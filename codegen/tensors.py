@@ -146,7 +146,9 @@ def demanded_tensors(model: ModelConfig) -> Iterator[TensorSpec]:
         yield from _experts(prefix, "draft_experts", model.dspark_n_routed_experts, model)
 
 
-def stored_tensors(parameter: Parameter, shape: tuple[int, ...], tile: tuple[int, int]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def stored_tensors(
+    parameter: Parameter, shape: tuple[int, ...], tile: tuple[int, int]
+) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Name, dtype and shape of each stored tensor of a parameter; ``shape`` counts its logical elements."""
     name = parameter.name
     match parameter.storage:

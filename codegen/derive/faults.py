@@ -15,6 +15,4 @@ def fault(resolved: Resolved, key: str, code: str, message: str, remedy: str) ->
     place = _PLACE.fullmatch(resolved.settings[key].source) if key in resolved.settings else None
     if place is None:
         return InputError(Diagnostic(code, message, file=resolved.spec_file, help=remedy))
-    return InputError(
-        Diagnostic(code, message, place["file"], int(place["line"]), int(place["column"]), help=remedy)
-    )
+    return InputError(Diagnostic(code, message, place["file"], int(place["line"]), int(place["column"]), help=remedy))

@@ -35,14 +35,18 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
     else:
         b.formula("graphs.max_total_q", "0", unit="tokens", why="a prefill engine runs no decode step")
         b.formula("graphs.extra_rows", "0", unit="rows", why="a prefill engine captures no graphs")
-    total, extra, max_num_seqs = b.integer("graphs.max_total_q"), b.integer("graphs.extra_rows"), r["limits.max_num_seqs"]
+    total, extra, max_num_seqs = (
+        b.integer("graphs.max_total_q"),
+        b.integer("graphs.extra_rows"),
+        r["limits.max_num_seqs"],
+    )
     assert isinstance(max_num_seqs, int)
     sizes = graph_sizes(b.integer(_INTERVAL), total) if decodes else ()
     b.table(
         "graphs.sizes",
         sizes,
         unit="tokens",
-        formula="powers of two below interval and max_total_q, then every interval, closed by max_total_q; [] for PROMPT",
+        formula="powers of two below interval and max_total_q, then every interval; max_total_q last; [] for PROMPT",
         inputs=inputs,
         why="few graphs for small steps, even spacing above, and every possible step is covered",
     )

@@ -50,7 +50,9 @@ def _kernel(b: PlanBuilder, r: Resolved, kernel: Kernel) -> None:
 def _reference(b: PlanBuilder, kernel: Kernel, prefix: str) -> None:
     source = "kernel table: cpu"
     for name, size in kernel.cpu.items():
-        b.given(f"{prefix}.tile.{name}", size, source=source, why="block size of the reference operator: bounds its memory")
+        b.given(
+            f"{prefix}.tile.{name}", size, source=source, why="block size of the reference operator: bounds its memory"
+        )
     b.given(f"{prefix}.threads", 1, source=source, why="the operator library threads by itself")
     b.given(f"{prefix}.stages", 1, source=source, why="no copy pipeline on the CPU")
     b.given(f"{prefix}.shared_bytes", 0, unit="B", source=source, why="no on-chip memory to manage")

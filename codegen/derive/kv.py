@@ -114,9 +114,7 @@ def _source(b: PlanBuilder, layer: int, previous: int | None) -> None:
         size=f"{prefix}.bytes",
         **widths,
     )
-    b.formula(
-        f"{prefix}.main_offset", "offset", unit="B", why="main rows come first", offset=f"{prefix}.offset"
-    )
+    b.formula(f"{prefix}.main_offset", "offset", unit="B", why="main rows come first", offset=f"{prefix}.offset")
     b.formula(
         f"{prefix}.index_offset",
         "offset + rows * main",

@@ -149,8 +149,8 @@ def shortage(b: PlanBuilder, r: Resolved) -> InputError | None:
             r,
             "limits.max_num_seqs",
             "DI102",
-            f"the fixed parts of one rank need {fixed:,} bytes of the {capacity:,} of {r.hardware.name}, {fixed - capacity:,}"
-            f" too many: {parts}",
+            f"the fixed parts of one rank need {fixed:,} bytes, {fixed - capacity:,} more than the {capacity:,} of"
+            f" {r.hardware.name}: {parts}",
             remedy,
         )
     blocks, longest = b.integer("kv.num_blocks"), b.integer("kv.blocks_per_seq") + 1

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-from fractions import Fraction
-from typing import Any
-
-from deepinfer_gen.codegen.plan import PlanBuilder, digest_json, plain
-from deepinfer_gen.formula import Value, normalise
+X
+from deepinfer_gen.formula import normalise
 from deepinfer_gen.specs.resolved import Resolved
 
 FORMATS = {
@@ -18,7 +14,6 @@ FORMATS = {
     "fp32": (32, 1, 0, "four bytes a value, no scale"),
 }
 _FORMAT_SOURCE = "cache format table"
-_MODEL_BOOKKEEPING = frozenset({"preset", "file", "sources"})
 
 
 def derive(b: PlanBuilder, r: Resolved) -> None:
@@ -26,11 +21,10 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
     for key, setting in r.settings.items():
         if (key, setting.value) != ("kv.num_blocks", "auto"):  # the memory plan decides it
             b.setting(key, setting)
-    b.given("model.preset", r.model.preset, source=r.model.file, why="which packaged model config this is, if any")
-    for key, value in model_values(r).items():
-        name = key.partition(".")[0]
-        source = r.model.sources.get(key, r.model.sources.get(name, r.model.file))
-        b.given(f"model.config.{key}", value, source=source, why="as the checkpoint's config states it")
+    source = r.settings["model"].source
+    b.given("model.preset", r.model.preset, source=source, why="the packaged model config, empty for one of the user's")
+    for name, setting in r.model.settings().items():
+        b.setting(f"model.config.{name}", setting)
     for name, setting in r.hardware.settings.items():
         b.setting(f"hardware.{name}", setting)
     for name, (bits, group, scale_bytes, why) in FORMATS.items():
@@ -39,29 +33,10 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         b.given(f"formats.{name}.scale_bytes", scale_bytes, unit="B", source=_FORMAT_SOURCE, why="bytes of one scale")
 
 
-def model_values(r: Resolved) -> dict[str, Value]:
-    """The model config by released names, nested ones dotted, floats as exact fractions of their decimal text."""
-    return {
-        key: value
-        for field in fields(r.model)
-        if field.name not in _MODEL_BOOKKEEPING
-        for key, value in _flat(field.name, getattr(r.model, field.name))
-    }
-
-
 def spec_digest(r: Resolved) -> str:
     """sha256 over the resolved values: settings, model config and hardware; moved lines and comments do not count."""
-    return digest_json(
-        {
-            "name": r.name,
-            "settings": {key: plain(normalise(setting.value)) for key, setting in r.settings.items()},
-            "model": {key: plain(value) for key, value in model_values(r).items()},
-            "hardware": {name: plain(setting.value) for name, setting in r.hardware.settings.items()},
-        }
-    )
-
-
-def _flat(key: str, value: Any) -> list[tuple[str, Value]]:
-    if is_dataclass(value):
-        return [pair for f in fields(value) for pair in _flat(f"{key}.{f.name}", getattr(value, f.name))]
-    return [(key, normalise(Fraction(str(value)) if isinstance(value, float) else value))]
+    parts = {"settings": r.settings, "model": r.model.settings(), "hardware": r.hardware.settings}
+    content = {
+        part: {key: plain(normalise(s.value)) for key, s in settings.items()} for part, settings in parts.items()
+    }
+    return digest_json({"name": r.name, **content})

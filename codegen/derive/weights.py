@@ -66,7 +66,11 @@ def _part(b: PlanBuilder, part: str, table: tuple[tensors.Parameter, ...], opera
 
 
 def _operand(name: str) -> str:
-    own = {"tile_rows": "weights.tile_rows", "tile_columns": "weights.tile_columns", "mx_group": "formats.mxfp4_g32.group"}
+    own = {
+        "tile_rows": "weights.tile_rows",
+        "tile_columns": "weights.tile_columns",
+        "mx_group": "formats.mxfp4_g32.group",
+    }
     return own.get(name, f"{_C}.{name}")
 
 
@@ -113,9 +117,7 @@ def _engram_tables(b: PlanBuilder, r: Resolved) -> None:
         mx_group="formats.mxfp8_g32.group",
     )
     rows = {f"rows_{layer}": f"engram.{layer}.rows" for layer in r.model.engram_layer_ids}
-    b.formula(
-        "weights.engram_rows", " + ".join(rows) or "0", unit="rows", why="rows of all Engram tables", **rows
-    )
+    b.formula("weights.engram_rows", " + ".join(rows) or "0", unit="rows", why="rows of all Engram tables", **rows)
     b.formula(
         "weights.engram_bytes",
         "rows * row_bytes",

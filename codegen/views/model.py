@@ -21,14 +21,13 @@ _CONFIG_NAMES = (
     "eos_token_id", "pad_token_id",
 )  # fmt: skip
 _OTHER_NAMES = {
-    "weight_tile": "model.config.weight_tile",
+    "weight_tile": "model.config.weight_block_size",
     "expert_dtype": "model.config.expert_dtype",
     "max_positions": "model.runtime_max_model_len",
     "num_nextn_layers": "speculative.draft_layers",
     "n_mtp_layers_in_checkpoint": "model.config.num_nextn_predict_layers",
 }
 _ROPE_TABLES = ("base", "compressed")
-_KERNEL_KEYS = ("implementation", "threads", "stages", "shared_bytes", "why")
 
 
 def model_plan(plan: Plan) -> ModelPlan:
@@ -52,8 +51,9 @@ def model_view(plan: Plan) -> dict[str, object]:
 
 def kernels(plan: Plan) -> dict[str, KernelConfig]:
     """The value of ``KERNELS``, by kernel name."""
-    names = sorted({key.split(".")[1] for key in plan if key.startswith("kernels.") and key.count(".") >= 2})
-    return {name: _kernel(plan, name) for name in names}
+    names = plan["kernels.names"]
+    assert isinstance(names, tuple)
+    return {str(name): _kernel(plan, str(name)) for name in names}
 
 
 def kernels_view(plan: Plan) -> dict[str, object]:
@@ -69,9 +69,11 @@ def kernels_content(plan: Plan) -> dict[str, Any]:
 
 
 def _constant(value: Value) -> int | float | str:
-    """Exact fractions of the config are floats in the model."""
+    """Exact fractions of the config are floats in the model; a square tile is its side."""
     if isinstance(value, Fraction):
         return float(value)
+    if isinstance(value, tuple) and len(set(value)) == 1:
+        return _constant(value[0])
     if isinstance(value, (int, str)):
         return value
     raise TypeError(f"{value!r} is no model constant")
@@ -125,8 +127,16 @@ def _rows(plan: Plan, source: str, kind: str) -> Region:
 
 def _kernel(plan: Plan, name: str) -> KernelConfig:
     prefix = f"kernels.{name}"
-    fixed = {key: plan[f"{prefix}.{key}"] for key in _KERNEL_KEYS}
-    return KernelConfig(name=name, static=_group(plan, prefix, "static"), tile=_group(plan, prefix, "tile"), **fixed)  # type: ignore[arg-type]
+    return KernelConfig(
+        name=name,
+        implementation=str(plan[f"{prefix}.implementation"]),
+        static=_group(plan, prefix, "static"),
+        tile=_group(plan, prefix, "tile"),
+        threads=plan.integer(f"{prefix}.threads"),
+        stages=plan.integer(f"{prefix}.stages"),
+        shared_bytes=plan.integer(f"{prefix}.shared_bytes"),
+        why=plan.values[f"{prefix}.implementation"].why,
+    )
 
 
 def _group(plan: Plan, prefix: str, group: str) -> dict[str, Any]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
+
+from deepinfer_gen.formula import Value
+
+
+def plain(value: Value) -> Any:
+    """The JSON form of a value: tuples become lists, fractions the text ``6/5``."""
+    if isinstance(value, tuple):
+        return [plain(v) for v in value]
+    return str(value) if isinstance(value, Fraction) else value
 
 
 def json_text(content: Any) -> str:
