@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-X
+from deepinfer_gen.canonical import digest_json, plain
+from deepinfer_gen.codegen.plan import PlanBuilder
 from deepinfer_gen.formula import normalise
 from deepinfer_gen.specs.resolved import Resolved
 
