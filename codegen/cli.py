@@ -117,7 +117,7 @@ def _dispatch(common: argparse.Namespace, rest: list[str]) -> int:
         names = ", ".join(c.name for c in COMMANDS)
         raise InputError(Diagnostic("DI251", "no spec and no command given", help=f"{PROG} SPEC, or one of {names}"))
     if rest[0] in ("-h", "--help"):
-        sys.stdout.write(_main_help())
+        sys.stdout.write(_main_help() + "\n")
         return 0
     if rest[0] == "--version":
         sys.stdout.write(f"{PROG} {tool_version()}\n")
@@ -126,7 +126,7 @@ def _dispatch(common: argparse.Namespace, rest: list[str]) -> int:
     parser, run = _load(command)
     arguments = rest[1:] if command.name else rest
     if "-h" in arguments or "--help" in arguments:
-        sys.stdout.write(parser.format_help())
+        sys.stdout.write(parser.format_help() + "\n")
         return 0
     known, extra = parser.parse_known_args(arguments, argparse.Namespace(**vars(common)))
     if extra:

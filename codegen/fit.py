@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from deepinfer_gen.codegen.memory_report import MemoryTable, memory_json, memory_table
@@ -65,7 +66,8 @@ def fit_report(spec: str, overrides: Mapping[str, str]) -> FitReport:
     if overrides:
         after, fault = plan_spec_unfit(spec, overrides)
 
-    def trial(changes: Mapping[str, int]) -> _Trial:
+    @cache
+    def trial(**changes: int) -> _Trial:
         return _try(spec, {**overrides, **{k: str(v) for k, v in changes.items()}})
 
     asked = after or before
@@ -137,7 +139,7 @@ def _try(spec: str, overrides: Mapping[str, str]) -> _Trial:
     try:
         plan, fault = plan_spec_unfit(spec, overrides)
     except InputError as invalid:
-        return _Trial(False, False, invalid.diagnostics[0].message)
+        return _Trial(False, False, invalid.diagnostics[0].message.partition(": ")[0])
     if fault is None:
         return _Trial(True, plan.integer("kv.num_blocks") >= wanted_blocks(plan), "")
     free = memory_table(plan).free
@@ -145,11 +147,11 @@ def _try(spec: str, overrides: Mapping[str, str]) -> _Trial:
     return _Trial(False, False, reason)
 
 
-def _largest(plan: Plan, key: str, trial: Callable[[Mapping[str, int]], _Trial]) -> Answer:
+def _largest(plan: Plan, key: str, trial: Callable[..., _Trial]) -> Answer:
     now = plan.integer(key)
-    fits = _search(now, lambda value: trial({key: value}).fits)
-    full = _search(now, lambda value: trial({key: value}).full)
-    return Answer("largest", key, now, fits, full, trial({key: (fits or 0) + 1}).reason)
+    fits = _search(now, lambda value: trial(**{key: value}).fits)
+    full = _search(now, lambda value: trial(**{key: value}).full)
+    return Answer("largest", key, now, fits, full, trial(**{key: (fits or 0) + 1}).reason)
 
 
 def _search(now: int, good: Callable[[int], bool]) -> int | None:
@@ -168,14 +170,14 @@ def _search(now: int, good: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _least_ep(plan: Plan, trial: Callable[[Mapping[str, int]], _Trial]) -> Answer:
+def _least_ep(plan: Plan, trial: Callable[..., _Trial]) -> Answer:
     """The smallest ep of the ranks there are; if none fits, the smallest power of two of more ranks that does."""
     key, ranks = "parallel.ep", plan.integer("parallel.ranks")
-    trials = {ep: trial({key: ep}) for ep in range(1, ranks + 1) if ranks % ep == 0}
+    trials = {ep: trial(**{key: ep}) for ep in range(1, ranks + 1) if ranks % ep == 0}
     fits = next((ep for ep, t in trials.items() if t.fits), None)
     full = next((ep for ep, t in trials.items() if t.full), None)
     if fits is None:
-        more = next((n for n in _powers(ranks) if trial({"parallel.dp": n, key: n}).fits), None)
+        more = next((n for n in _powers(ranks) if trial(**{"parallel.dp": n, key: n}).fits), None)
         beyond = f"dp = ep = {more:,} would fit" if more else f"no ep up to {MOST_RANKS:,} fits"
     else:
         less = [t.reason for ep, t in trials.items() if ep < fits]

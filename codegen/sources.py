@@ -55,15 +55,29 @@ def open_plan(argument: str) -> Plan:
     return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file)
 
 
-def open_view(argument: str) -> EngineView:
-    """The Plan and the JSON files of a spec (worked out in memory) or of a generated folder (as they stand there)."""
+def open_layout(argument: str) -> tuple[Plan, Mapping[str, Any]]:
+    """The Plan and ``layout.json`` of a spec (worked out in memory) or of a generated folder (as it stands there)."""
     plan = open_plan(argument)
     if Path(argument).is_dir():
-        from deepinfer_gen.manifest import read_folder
+        return plan, _stored_json(argument, "layout.json")
+    from deepinfer_gen.codegen.views.layout import layout_content
 
-        folder = read_folder(Path(argument))
-        return EngineView(plan, *(json.loads(folder.text(f"{n}.json")) for n in ("layout", "graphs", "kernels")))
-    from deepinfer_gen.codegen.views.layout import graphs_content, layout_content
+    return plan, layout_content(plan)
+
+
+def open_view(argument: str) -> EngineView:
+    """The Plan and the JSON files of a spec or of a generated folder."""
+    plan, layout = open_layout(argument)
+    if Path(argument).is_dir():
+        return EngineView(plan, layout, _stored_json(argument, "graphs.json"), _stored_json(argument, "kernels.json"))
+    from deepinfer_gen.codegen.views.layout import graphs_content
     from deepinfer_gen.codegen.views.model import kernels_content
 
-    return EngineView(plan, layout_content(plan), graphs_content(plan), kernels_content(plan))
+    return EngineView(plan, layout, graphs_content(plan), kernels_content(plan))
+
+
+def _stored_json(folder: str, name: str) -> Mapping[str, Any]:
+    from deepinfer_gen.manifest import read_folder
+
+    content: Mapping[str, Any] = json.loads(read_folder(Path(folder)).text(name))
+    return content

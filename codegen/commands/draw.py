@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deepinfer_gen.codegen.commands.output import write_lines
 from deepinfer_gen.codegen.drawing.picture import picture_of
-from deepinfer_gen.codegen.sources import open_view
+from deepinfer_gen.codegen.sources import open_layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,10 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw in the terminal, or write the SVG."""
-    view = open_view(args.spec)
-    picture = picture_of(
-        view.plan.name, view.layout, backbone_layers=view.plan.integer("model.config.num_hidden_layers")
-    )
+    plan, layout = open_layout(args.spec)
+    picture = picture_of(plan.name, layout, backbone_layers=plan.integer("model.config.num_hidden_layers"))
     if args.output:
         from deepinfer_gen.codegen.drawing.svg import layout_svg
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.drawing.picture import layer_ranges
 from deepinfer_gen.codegen.text import columns, write_bytes
+from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 if TYPE_CHECKING:
     from deepinfer_gen.codegen.tensors import TensorSpec
@@ -46,13 +47,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(argument: str) -> ModelConfig:
-    from deepinfer_gen.specs.model_config import load_model_config
+    from deepinfer_gen.specs.model_config import MAX_CONFIG_BYTES, read_model_config
     from deepinfer_gen.specs.presets import presets
+    from deepinfer_gen.specs.source_text import read_source
+    from deepinfer_gen.specs.validate import did_you_mean
 
-    if argument in presets():
-        return load_model_config(presets()[argument] / "config.json", argument)
-    path = Path(argument)
-    return load_model_config(path / "config.json" if path.is_dir() else path, None)
+    preset = argument if argument in presets() else ""
+    path = presets()[preset] if preset else Path(argument)
+    if path.is_dir():
+        path /= "config.json"
+    elif not path.exists() and path.name == argument and not path.suffix:
+        remedy = did_you_mean(argument, presets(), "there are these presets, or name a config.json")
+        raise InputError(Diagnostic("DI265", f"'{argument}' is no model preset, file or folder", help=remedy))
+    shown = f"{preset}/config.json" if preset else str(path)
+    return read_model_config(read_source(path, shown, MAX_CONFIG_BYTES, "the model config"), preset)
 
 
 def _folded(tensors: Iterable[TensorSpec]) -> list[list[str]]:

@@ -91,9 +91,9 @@ def _state(canvas: Canvas, picture: Picture, y: int) -> int:
 def _brace(canvas: Canvas, x1: int, x2: int, y: int, colour: str, text: str, more: str) -> None:
     if x2 - x1 < 8:
         return
-    canvas.line(x1 + 1, y, x2 - 1, y, colour, weight=2)
-    canvas.line(x1 + 1, y - 1, x1 + 1, y + 5, colour, weight=2)
-    canvas.line(x2 - 1, y - 1, x2 - 1, y + 5, colour, weight=2)
+    canvas.line(x1 + 2, y, x2 - 2, y, colour, weight=2)
+    canvas.line(x1 + 2, y - 1, x1 + 2, y + 5, colour, weight=2)
+    canvas.line(x2 - 2, y - 1, x2 - 2, y + 5, colour, weight=2)
     for label in (f"{text} · {more}", text):
         if text_width(label, 13) < x2 - x1:
             canvas.text((x1 + x2) // 2, y - 7, label, size=13, fill=colour, anchor="middle", bold=True)
