@@ -60,7 +60,7 @@ class _Trial:
 
 
 def fit_report(spec: str, overrides: Mapping[str, str]) -> FitReport:
-    """Plan ``spec`` with and without ``overrides`` and search the limits. Raises ``InputError`` if either is invalid."""
+    """Plan ``spec`` with and without ``overrides`` and search the limits. Raises ``InputError`` for an invalid one."""
     before, fault = plan_spec_unfit(spec)
     after = None
     if overrides:
