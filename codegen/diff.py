@@ -9,7 +9,8 @@ from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
-from deepinfer_gen.codegen.plan import Plan, plain
+from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.sources import EngineView
 from deepinfer_gen.codegen.stored_kv import arithmetic_note, unreadable_because
 from deepinfer_gen.codegen.text import columns, is_number, write_bytes, write_value

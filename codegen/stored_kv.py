@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json
-from deepinfer_gen.codegen.plan import Plan, plain
+from deepinfer_gen.canonical import digest_json, plain
+from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.sources import EngineView
 from deepinfer_gen.codegen.text import number_ranges, write_value
 from deepinfer_gen.formula import Value
