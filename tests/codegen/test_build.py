@@ -71,7 +71,9 @@ def test_moved_provenance_rebuilds_nothing_and_code_does(folder: Path, cache: Bu
     assert len(lines(compiles)) == 3  # the bindings are compiled once
 
 
-def test_headers_and_flags_are_part_of_the_key(folder: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_flags_are_part_of_the_key(
+    folder: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = build_folder(folder, cache)
     monkeypatch.setenv("CXX", "g++ -DNDEBUG")
     other_flags = build_folder(folder, cache)
@@ -96,9 +98,7 @@ def test_the_loader_finds_the_engine_without_a_compiler(
     assert "apt-get install g++" in faults(caught)[0].help
 
 
-def test_a_compiler_that_cannot_run_is_named(
-    folder: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_cannot_run_is_named(folder: Path, cache: BuildCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(InputError, match=r"\$CXX names 'no-such-compiler'"):
         build_folder(folder, cache)
