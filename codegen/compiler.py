@@ -22,7 +22,9 @@ point equal between machines that fuse multiply-add and machines that do not."""
 
 _PLACE = r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? "
 _FIRST_ERROR = re.compile(rf"^(?:{_PLACE})?(?:fatal )?error: (?P<text>.*)$", re.M)
-_LINKER_ERROR = re.compile(r"^.*(?:undefined reference|multiple definition|cannot find|internal compiler error).*$", re.M)
+_LINKER_ERROR = re.compile(
+    r"^.*(?:undefined reference|multiple definition|cannot find|internal compiler error).*$", re.M
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ def shortage(b: PlanBuilder, r: Resolved) -> InputError | None:
     if fixed > capacity:
         return fault(
             r,
-            "limits.max_num_seqs",
+            ("limits.max_num_seqs",),
             "DI102",
             f"the fixed parts of one rank need {fixed:,} bytes, {fixed - capacity:,} more than the {capacity:,} of"
             f" {r.hardware.name}: {parts}",
@@ -157,7 +157,7 @@ def shortage(b: PlanBuilder, r: Resolved) -> InputError | None:
     if blocks < longest:
         return fault(
             r,
-            "kv.num_blocks",
+            ("kv.num_blocks", "limits.max_model_len"),
             "DI103",
             f"{blocks} KV blocks do not hold one longest sequence, which needs {longest - 1} and block 0:"
             f" {b.integer('memory.max_blocks')} blocks of {b.integer('kv.block_bytes'):,} bytes fit beside {parts}",
@@ -167,7 +167,7 @@ def shortage(b: PlanBuilder, r: Resolved) -> InputError | None:
     if total > capacity:
         return fault(
             r,
-            "kv.num_blocks",
+            ("kv.num_blocks",),
             "DI102",
             f"{blocks} KV blocks take {b.integer('memory.block_kv_bytes'):,} bytes and the fixed parts {fixed:,}, which"
             f" is {total - capacity:,} more than the {capacity:,} of {r.hardware.name}: {parts}",

@@ -110,11 +110,16 @@ def engine_view(plan: Plan) -> dict[str, object]:
 
 
 def scheduler_view(plan: Plan) -> dict[str, object]:
-    """Tables of ``scheduler.hpp``: the headers of the composition and its template arguments."""
-    step = select("engine.type", plan["engine.type"])
-    verify = select("speculative.verify", plan["speculative.verify"])
-    headers = sorted(["engine/core.hpp", "engine/order_output_length.hpp", step.header, verify.header])
-    return {"headers": headers, "policies": [step.name, verify.name, "OutputLengthOrder"]}
+    """Tables of ``scheduler.hpp``: the headers of the composition and its template arguments.
+
+    An engine that only prefills has no verification and no decode order to choose.
+    """
+    chosen = [select(key, plan[key]) for key in ("engine.type", "speculative.verify") if key in plan]
+    headers, policies = [policy.header for policy in chosen], [policy.name for policy in chosen]
+    if plan.integers("graphs.sizes"):
+        headers.append("engine/order_output_length.hpp")
+        policies.append("OutputLengthOrder")
+    return {"headers": sorted(["engine/core.hpp", *headers]), "policies": policies}
 
 
 def digits(value: int) -> str:

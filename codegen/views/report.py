@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from deepinfer_gen.codegen.plan import Plan, Traced, plain
+from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.plan import Plan, Traced
 from deepinfer_gen.codegen.views.layout import layer_indices
 from deepinfer_gen.formula import Value
 
@@ -14,6 +15,10 @@ _SUMMARY = (
     "engine.type", "model.preset", "hardware.card", "numerics.policy", "limits.max_num_seqs", "limits.max_model_len",
     "speculative.nextn", "kv.bytes_per_token", "kv.block_bytes", "kv.num_blocks", "state.stored_bytes",
     "state.dropped_bytes", "state.slot_bytes", "state.num_slots", "graphs.max_total_q", "parallel.local_experts",
+)  # fmt: skip
+_MEMORY = (
+    "weights_dense", "weights_experts", "weights_engram", "block_kv", "state", "workspace", "graphs", "margin", "total",
+    "capacity",
 )  # fmt: skip
 _LAYER_KEYS = ("ratio", "kv_source", "index_source", "candidate_role", "engram", "rope", "stored")
 _MAX_LIST = 16
@@ -36,7 +41,7 @@ def report_view(plan: Plan, *, standalone: bool) -> dict[str, Any]:
     return {
         "title": plan.name,
         "summary": [_row(plan.values[key]) for key in _SUMMARY if key in plan],
-        "memory": [_row(plan.values[key]) for key in plan if key.startswith("memory.") and key.endswith("_bytes")],
+        "memory": [_row(plan.values[f"memory.{part}_bytes"]) for part in _MEMORY],
         "layers": [_layer(plan, layer) for layer in layer_indices(plan)],
         "graphs": _graphs(plan),
         "building": _BUILD_STANDALONE if standalone else f"`deepinfer-gen build {plan.name}`, from the parent folder.",
@@ -80,7 +85,7 @@ def _graphs(plan: Plan) -> str:
 
 def _constant(traced: Traced) -> list[str]:
     formula = f"`{_cell(traced.formula)}`" if traced.formula else ""
-    source = traced.source or ", ".join(f"{name} = `{key}`" for name, key in traced.operands)
+    source = ", ".join([*filter(None, [traced.source]), *(f"{name} = `{key}`" for name, key in traced.operands)])
     cells = [f"`{traced.key}`", _value(traced.value), traced.unit, formula, _cell(source), _cell(traced.why)]
     return [cell or " " for cell in cells]
 
