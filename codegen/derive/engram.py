@@ -68,7 +68,7 @@ def _layer(b: PlanBuilder, r: Resolved, layer: int, expected: int, primes: tuple
     if rows != expected:
         raise fault(
             r,
-            "model",
+            ("model",),
             "DI101",
             f"Engram layer {layer} has {expected} rows in engram_num_embeddings, but the primes from"
             f" engram_vocab_size {r.model.engram_vocab_size} up sum to {rows}",

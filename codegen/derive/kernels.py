@@ -39,7 +39,7 @@ def _kernel(b: PlanBuilder, r: Resolved, kernel: Kernel) -> None:
     )
     for name, key in kernel.static.items():
         b.formula(
-            f"{prefix}.static.{name}", "value", unit=b.unit(key), why="fixed when the kernel is compiled", value=key
+            f"{prefix}.static.{name}", name, unit=b.unit(key), why="fixed when the kernel is compiled", **{name: key}
         )
     if backend == "cpu":
         _reference(b, kernel, prefix)
@@ -82,7 +82,7 @@ def _device(b: PlanBuilder, r: Resolved, kernel: Kernel, prefix: str, shape: Sha
     if needed > available:
         raise fault(
             r,
-            "hardware",
+            ("numerics.policy", "hardware"),
             "DI104",
             f"kernel {kernel.name} needs {needed:,} bytes of on-chip memory ({shape.shared}), {r.hardware.name} has"
             f" {available:,}",

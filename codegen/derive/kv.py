@@ -69,7 +69,7 @@ def _row_bytes(b: PlanBuilder, r: Resolved, kind: str, dims: str, why: str) -> N
     if not isinstance(b[key], int):
         raise fault(
             r,
-            setting,
+            (setting, "model"),
             "DI100",
             f"a row of {dims.removeprefix('model.config.')} {b[dims]} values in {cache_format} takes {b[key]} bytes,"
             " which is no whole number",

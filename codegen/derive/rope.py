@@ -23,33 +23,35 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         factor="model.config.rope_scaling.factor",
     )
     scaling, dims = r.model.rope_scaling, r.model.qk_rope_head_dim
-    plain = scaling.factor == 1
-    for name, rounding, beta, bound in (
-        ("low", math.floor, "beta_fast", 0),
-        ("high", math.ceil, "beta_slow", dims - 1),
-    ):
-        turn = _dimension(getattr(scaling, beta), dims, scaling.original_max_position_embeddings, theta=_theta(r))
-        clip = max if name == "low" else min
-        b.table(
-            f"rope.compressed.{name}",
-            0 if plain else clip(rounding(turn), bound),
-            formula=f"{clip.__name__}({rounding.__name__}(dims * ln(original / (2 pi {beta})) / (2 ln theta)), {bound})"
-            + "; 0 when factor is 1",
-            inputs={
-                beta: f"model.config.rope_scaling.{beta}",
-                "original": "model.config.rope_scaling.original_max_position_embeddings",
-                "dims": "model.config.qk_rope_head_dim",
-                "theta": theta,
-                "factor": "rope.compressed.factor",
-            },
-            why="pairs below low keep their frequency, pairs above high are slowed by the factor, between is a ramp",
-        )
+    low = max(math.floor(_pair(r, scaling.beta_fast)), 0)
+    high = min(math.ceil(_pair(r, scaling.beta_slow)), dims - 1)
+    if scaling.factor == 1:
+        low = high = 0
+    rule = "(dims * ln(original / (2 pi beta)) / (2 ln theta))"
+    inputs = {
+        "dims": "model.config.qk_rope_head_dim",
+        "original": "model.config.rope_scaling.original_max_position_embeddings",
+        "theta": "rope.compressed.theta",
+        "factor": "rope.compressed.factor",
+    }
+    b.table(
+        "rope.compressed.low",
+        low,
+        formula=f"max(floor{rule}, 0); 0 when factor is 1",
+        inputs={"beta": "model.config.rope_scaling.beta_fast", **inputs},
+        why="pairs below turn often inside the original context and keep their frequency",
+    )
+    b.table(
+        "rope.compressed.high",
+        high,
+        formula=f"min(ceil{rule}, dims - 1); 0 when factor is 1",
+        inputs={"beta": "model.config.rope_scaling.beta_slow", **inputs},
+        why="pairs above turn less than once there and are slowed by the factor; between low and high is a ramp",
+    )
 
 
-def _theta(r: Resolved) -> float:
-    return float(r.model.compress_rope_theta)
-
-
-def _dimension(rotations: float, dims: int, original: int, *, theta: float) -> float:
-    """The pair index that makes ``rotations`` turns over the original context."""
-    return dims * math.log(original / (2 * math.pi * rotations)) / (2 * math.log(theta))
+def _pair(r: Resolved, rotations: int) -> float:
+    """The index of the pair that makes ``rotations`` turns over the original context."""
+    original = r.model.rope_scaling.original_max_position_embeddings
+    turns = math.log(original / (2 * math.pi * rotations))
+    return r.model.qk_rope_head_dim * turns / (2 * math.log(r.model.compress_rope_theta))

@@ -45,9 +45,9 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
 
 
 def _part(b: PlanBuilder, part: str, table: tuple[tensors.Parameter, ...], operands: dict[str, str], why: str) -> None:
-    for measure, unit, expression in (
-        ("bytes", "B", tensors.bytes_formula),
-        ("parameters", "", tensors.elements_formula),
+    for measure, unit, expression, reason in (
+        ("bytes", "B", tensors.bytes_formula, "{} in the checkpoint, stored as {}"),
+        ("parameters", "", tensors.elements_formula, "elements of {}, stored as {}"),
     ):
         terms: dict[str, str] = {}
         for parameter in table:
@@ -58,7 +58,7 @@ def _part(b: PlanBuilder, part: str, table: tuple[tensors.Parameter, ...], opera
                 key,
                 text,
                 unit=unit,
-                why=f"{parameter.name}: stored as {parameter.storage}, scales included",
+                why=reason.format(parameter.name, parameter.storage),
                 **{n: operands.get(n) or _operand(n) for n in operand_names(text)},
             )
             terms[name.replace(".", "_")] = key

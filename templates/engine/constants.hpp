@@ -1,4 +1,5 @@
-// Constants of a generated config in a form that the bindings can hand out: integers, strings, lists of integers.
+// Constants of a generated config in a form that the bindings can hand out: integers, strings, lists of
+// integers.
 #pragma once
 
 #include <array>

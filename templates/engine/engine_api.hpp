@@ -22,7 +22,8 @@ struct Matrix {
   std::size_t columns = 0;
 };
 
-// One scheduled step. The spans stay valid until the next begin_step. R rows, T tokens: docs/formats.md, section 3.
+// One scheduled step. The spans stay valid until the next begin_step. R rows, T tokens: docs/formats.md,
+// section 3.
 struct StepView {
   std::uint64_t step_id = 0;
   StepKind kind = StepKind::None;
@@ -47,6 +48,13 @@ struct StepView {
   std::span<const std::uint64_t> preempted;
 };
 
+// What the device computed for one step, one row per real row.
+struct StepResults {
+  Matrix<std::int32_t> tokens;           // [rows, max_q]
+  std::span<const std::int32_t> counts;  // accepted drafts and the bonus token
+  Matrix<std::uint16_t> confidences;     // [rows, nextn]
+};
+
 // What a commit did, one entry per row of its step; valid until the next commit.
 struct CommittedView {
   std::span<const std::uint64_t> ids;
@@ -66,35 +74,29 @@ struct Counter {
   std::int64_t value;
 };
 
-// Throws std::invalid_argument for a call that breaks the contract, with the values; the state is then unchanged.
+// Throws std::invalid_argument for a call that breaks the contract, with the values; the state is then
+// unchanged.
 class EngineApi {
  public:
   virtual ~EngineApi() = default;
 
   virtual void add(
-      std::uint64_t id,
-      std::span<const std::int32_t> prompt,
-      std::int64_t max_tokens,
-      std::int64_t min_tokens,
-      std::span<const std::int32_t> end_ids
+      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+      std::int64_t min_tokens, std::span<const std::int32_t> end_ids
   ) = 0;
   virtual void abort(std::uint64_t id) = 0;
   virtual void finish(std::uint64_t id, std::int32_t reason) = 0;
   virtual void set_pending(bool pending) = 0;
   virtual void set_error(std::string_view message) = 0;
 
-  // `flags` is the reduced record of the last step; null when no new one was exchanged (at the start, after IDLE).
+  // `flags` is the reduced record of the last step; null when no new one was exchanged (at the start, after
+  // IDLE).
   virtual Action begin_step(const Record* flags) = 0;
   virtual Record vote() const = 0;
   virtual Action resolve_vote(const Record& reduced) = 0;
   virtual Record flags() const = 0;
   virtual StepView step() const = 0;
-  virtual CommittedView commit(
-      std::uint64_t step_id,
-      Matrix<std::int32_t> tokens,
-      std::span<const std::int32_t> counts,
-      Matrix<std::uint16_t> confidences
-  ) = 0;
+  virtual CommittedView commit(std::uint64_t step_id, const StepResults& results) = 0;
 
   virtual OutcomesView outcomes() = 0;
   virtual std::uint64_t fingerprint() const = 0;
@@ -115,7 +117,8 @@ struct EngineInfo {
 std::unique_ptr<EngineApi> make_engine();
 const EngineInfo& engine_info();
 
-// Defined by the translation unit that the build writes: the digest covers engine.cpp, so it cannot stand in there.
+// Defined by the translation unit that the build writes: the digest covers engine.cpp, so it cannot stand in
+// there.
 extern const char kFilesDigest[];
 
 }  // namespace deepinfer

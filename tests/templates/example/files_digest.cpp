@@ -1,4 +1,5 @@
-// Written by the build into its own folder, never into the generated one: a digest cannot lie in a file that it covers.
+// Written by the build into its own folder, never into the generated one: a digest cannot lie in a file that
+// it covers.
 #include "engine/engine_api.hpp"
 
 namespace deepinfer {
