@@ -6,13 +6,12 @@ Each value knows its unit, its formula over other values, its source and one lin
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
+from deepinfer_gen.canonical import digest_json as digest_json
+from deepinfer_gen.canonical import plain as plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
@@ -140,16 +139,3 @@ class PlanBuilder:
         if traced.key in self._values:
             raise ValueError(f"Plan key '{traced.key}' is derived twice")
         self._values[traced.key] = traced
-
-
-def plain(value: Value) -> Any:
-    """The JSON form of a value: tuples become lists, fractions the text ``6/5``."""
-    if isinstance(value, tuple):
-        return [plain(v) for v in value]
-    return str(value) if isinstance(value, Fraction) else value
-
-
-def digest_json(content: Any) -> str:
-    """sha256 of the canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
