@@ -107,6 +107,17 @@ class PlanBuilder:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def integer(self, key: str) -> int:
+        """The value under ``key``, which must be an integer."""
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{key} is {value!r}, not an integer")
+        return value
+
+    def unit(self, key: str) -> str:
+        """The unit of the value under ``key``."""
+        return self._values[key].unit
+
     def given(self, key: str, value: Any, *, source: str, why: str, unit: str = "") -> None:
         """A root: a spec value, a model config key, a hardware table entry or a default."""
         self._put(Traced(key, normalise(value), unit, "", (), source, why))
