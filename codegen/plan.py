@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json as digest_json
-from deepinfer_gen.canonical import plain as plain
+from deepinfer_gen.canonical import digest_json, plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
