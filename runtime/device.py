@@ -45,6 +45,24 @@ class Device(Protocol):
         """Finish the queued work and stop."""
 
 
+class _Stream:
+    """In-order execution with a sticky error: after a fault nothing runs, and every later wait raises that fault."""
+
+    def __init__(self) -> None:
+        self._fault: BaseException | None = None
+
+    def run(self, label: str, work: Callable[[], T]) -> T:
+        """Run one piece of work; autograd modes are per thread, so the stream sets its own."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            with torch.inference_mode(), torch.profiler.record_function(label):
+                return work()
+        except BaseException as fault:
+            self._fault = fault
+            raise
+
+
 class _CpuEvent(Generic[T]):
     def __init__(self, future: Future[T]) -> None:
         self._future = future
@@ -64,11 +82,12 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._stream = ThreadPoolExecutor(max_workers=1, thread_name_prefix="deepinfer-stream")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="deepinfer-stream")
+        self._stream = _Stream()
 
     def submit(self, label: str, work: Callable[[], T]) -> Event[T]:
         """Queue ``work``; ``label`` names it in a profile."""
-        return _CpuEvent(self._stream.submit(_run, label, work))
+        return _CpuEvent(self._thread.submit(self._stream.run, label, work))
 
     def now(self) -> float:
         """``time.monotonic``."""
@@ -76,13 +95,7 @@ class CpuDevice:
 
     def close(self) -> None:
         """Finish the queued work and stop the thread."""
-        self._stream.shutdown(wait=True)
-
-
-def _run(label: str, work: Callable[[], T]) -> T:
-    """Autograd modes are per thread, so the stream sets its own."""
-    with torch.inference_mode(), torch.profiler.record_function(label):
-        return work()
+        self._thread.shutdown(wait=True)
 
 
 class _FakeEvent(Generic[T]):
@@ -111,6 +124,7 @@ class FakeDevice:
 
     def __init__(self, latencies: Mapping[str, float]) -> None:
         self._latencies = dict(latencies)
+        self._stream = _Stream()
         self._now = 0.0
         self._free_at = 0.0
         self.timeline: list[tuple[str, float, float]] = []
@@ -122,8 +136,7 @@ class FakeDevice:
         self.timeline.append((label, start, self._free_at))
         outcome: Future[T] = Future()
         try:
-            with torch.inference_mode():
-                outcome.set_result(work())
+            outcome.set_result(self._stream.run(label, work))
         except BaseException as fault:  # delivered by wait(), as a stream does
             outcome.set_exception(fault)
         return _FakeEvent(self, self._free_at, outcome)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
+PlanValues = Mapping[str, Mapping[str, Any]]
+"""Plan keys to value, unit, formula, inputs, source and why: ``values`` of ``plan.json``."""
+
+_IS_LINE = re.compile(r"[^:]+:\d+:\d+").fullmatch
+
 
 @dataclass(frozen=True, slots=True)
 class Unbuilt:
-    """A mechanism: the Plan key that asks for it, the values that do, and the sentence that says so."""
+    """A mechanism: the Plan key that asks for it, the values that do, and the sentence that says so.
+
+    ``spec_key`` is the key to change in the spec when it is not ``key``.
+    """
 
     key: str
     asks: Callable[[Any], bool]
     sentence: str
+    spec_key: str = ""
 
 
 UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("engine.type", lambda v: v == "PROMPT", "prefill-only engines are not built yet"),
     Unbuilt("engine.type", lambda v: v == "COMPLETION", "decode-only engines are not built yet"),
-    Unbuilt("hardware.backend", lambda v: v != "cpu", "only the cpu backend is built yet"),
+    Unbuilt("hardware.backend", lambda v: v != "cpu", "only the cpu backend is built yet", "hardware"),
     Unbuilt("parallel.dp", lambda v: v > 1, "several attention ranks are not built yet"),
     Unbuilt("parallel.ep", lambda v: v > 1, "several expert ranks are not built yet"),
     Unbuilt("parallel.cp", lambda v: v > 1, "context-parallel prefill is not built yet"),
@@ -35,42 +45,39 @@ UNBUILT: tuple[Unbuilt, ...] = (
 )
 
 
-def refuse_unbuilt(plan: Mapping[str, Any]) -> None:
+def refuse_unbuilt(name: str, values: PlanValues) -> None:
     """Raise one ``InputError`` (DI300) with every mechanism that the Plan needs and the runtime lacks.
 
-    ``plan`` is the content of ``plan.json``; each diagnostic has the key, its value and the line that set it.
+    ``values`` is the content of ``plan.json`` under that key; each diagnostic has the key, its value and the line that
+    set it.
     """
-    values: Mapping[str, Any] = plan["values"]
     faults = [
-        _fault(plan["name"], entry, values) for entry in UNBUILT if entry.key in values and entry.asks(_value(values, entry.key))
+        _fault(name, entry, values)
+        for entry in UNBUILT
+        if entry.key in values and entry.asks(values[entry.key]["value"])
     ]
     if faults:
         raise InputError(faults)
 
 
-def _fault(name: str, entry: Unbuilt, values: Mapping[str, Any]) -> Diagnostic:
+def _fault(name: str, entry: Unbuilt, values: PlanValues) -> Diagnostic:
     source = spec_line(values, entry.key)
-    written = source != "default"
-    place = source.split(":") if written and source.count(":") == 2 else [source if written else "", "0", "0"]
+    file, line, column = source.rsplit(":", 2) if _IS_LINE(source) else ("", "0", "0")
+    origin = "" if file else f" ({source})"
     return Diagnostic(
         "DI300",
-        f"engine '{name}' cannot run: {entry.key} is {_value(values, entry.key)!r}"
-        f"{'' if written else ' by default'}, and {entry.sentence}",
-        file=place[0],
-        line=int(place[1]),
-        column=int(place[2]),
-        help="the engine can be planned, checked and generated; to run it, change that value",
+        f"engine '{name}' cannot run: {entry.key} is {values[entry.key]['value']!r}{origin}, and {entry.sentence}",
+        file=file,
+        line=int(line),
+        column=int(column),
+        help=f"it can be planned, checked and generated; to run it, change {entry.spec_key or entry.key}",
     )
 
 
-def spec_line(values: Mapping[str, Any], key: str) -> str:
-    """Where a Plan value was set: ``file:line:col``, the hardware table entry, or ``default``."""
+def spec_line(values: PlanValues, key: str) -> str:
+    """Where a Plan value was set: ``file:line:col`` of the spec, another source, or ``default``."""
     traced = values[key]
-    if traced["source"]:
+    if traced["source"] and (traced["source"] != "default" or not traced["inputs"]):
         return str(traced["source"])
     roots = [spec_line(values, k) for k in traced["inputs"]]
-    return next((r for r in roots if r != "default"), "default")
-
-
-def _value(values: Mapping[str, Any], key: str) -> Any:
-    return values[key]["value"]
+    return next((r for r in roots if _IS_LINE(r)), "default")

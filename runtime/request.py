@@ -23,24 +23,24 @@ class Finish:
 class Request:
     """State of a request between steps.
 
-    ``end_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds drawn
+    ``barred_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds drawn
     so far, the key of its random numbers; ``text`` is None when nothing is detokenised.
     """
 
     id: int
-    external_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
     seed: int
-    end_ids: tuple[int, ...]
     text: RequestText | None
+    barred_ids: tuple[int, ...] = ()
     metrics: RequestStateStats = field(default_factory=lambda: RequestStateStats(arrival_time=time()))
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] | None = None
     cumulative_logprob: float = 0.0
     rounds: int = 0
     reported_tokens: int = 0
+    reported_characters: int = 0
     finish: Finish | None = None
 
     @property

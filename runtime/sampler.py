@@ -92,7 +92,7 @@ class SamplingTable:
             torch.from_numpy(self._min_p[chosen]),
             torch.from_numpy(_draw([requests[row] for row in random])),
             self._num_logprobs[slots],
-            tuple((int(r), requests[r].end_ids) for r in np.nonzero(k_lens < self._barred_below[slots])[0]),
+            tuple((int(r), requests[r].barred_ids) for r in np.nonzero(k_lens < self._barred_below[slots])[0]),
         )
 
     def _fill(self, slot: int, request: Request) -> None:
@@ -104,7 +104,7 @@ class SamplingTable:
         self._min_p[slot] = params.min_p
         wanted = NO_LOGPROBS if params.logprobs is None else params.logprobs
         self._num_logprobs[slot] = self._vocab_size if params.logprobs == -1 else min(wanted, self._vocab_size)
-        self._barred_below[slot] = request.prompt_length + params.min_tokens if request.end_ids else 0
+        self._barred_below[slot] = request.prompt_length + params.min_tokens
 
 
 def _draw(requests: Sequence[Request]) -> NDArray[np.float64]:

@@ -227,9 +227,7 @@ class SamplingParams:
         if optional and value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ParameterError(
-                f"{name} must be an integer, got {type(value).__name__}.", parameter=name, value=value
-            )
+            raise ParameterError(f"{name} must be an integer, got {type(value).__name__}.", parameter=name, value=value)
         if value < low or (high is not None and value > high):
             bound = f"at least {low}" if high is None else f"in [{low}, {high}]"
             raise ParameterError(f"{name} must be {bound}, got {value}.", parameter=name, value=value)
