@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 Scalar = int | Fraction | str | bool | None
@@ -53,13 +54,20 @@ def evaluate(expression: str, operands: Mapping[str, Value]) -> Value:
     Allowed are integers, strings, operand names, ``+ - * / // % **``, comparisons, ``a if c else b`` and the functions
     ``abs align ceil ceil_div clamp count floor max min sum``. Anything else raises ``ValueError``.
     """
-    return normalise(_evaluate(ast.parse(expression, mode="eval").body, operands))
+    return normalise(_evaluate(_parse(expression), operands))
 
 
+@lru_cache(maxsize=1024)
 def operand_names(expression: str) -> tuple[str, ...]:
     """The operand names of ``expression``, in order of first appearance, function names left out."""
-    names = [n.id for n in ast.walk(ast.parse(expression, mode="eval")) if isinstance(n, ast.Name)]
+    names = [n.id for n in ast.walk(_parse(expression)) if isinstance(n, ast.Name)]
     return tuple(dict.fromkeys(n for n in names if n not in _FUNCTIONS))
+
+
+@lru_cache(maxsize=1024)
+def _parse(expression: str) -> ast.expr:
+    """The syntax tree of ``expression``; cached because layers repeat the same few formulas."""
+    return ast.parse(expression, mode="eval").body
 
 
 def normalise(value: Any) -> Value:
