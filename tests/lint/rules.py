@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import jinja2
 from jinja2 import nodes
@@ -67,9 +67,8 @@ def hidden_exceptions(text: str) -> list[str]:
     return found
 
 
-def runtime_constants(text: str, allowed: Iterable[float] = ()) -> list[str]:
+def runtime_constants(text: str, allowed: Collection[float] = ()) -> list[str]:
     """The runtime derives no size: no numeric literal of ``SMALL_LITERAL`` or more that has no stated reason."""
-    permitted = set(allowed)
     return [
         f"{node.lineno}: literal {node.value} in the runtime; read it from the generated folder"
         for node in ast.walk(ast.parse(text))
@@ -77,7 +76,7 @@ def runtime_constants(text: str, allowed: Iterable[float] = ()) -> list[str]:
         and isinstance(node.value, int | float)
         and not isinstance(node.value, bool)
         and abs(node.value) >= SMALL_LITERAL
-        and node.value not in permitted
+        and node.value not in allowed
     ]
 
 
@@ -92,12 +91,13 @@ def runtime_roles(text: str) -> list[str]:
     return found
 
 
-def upstream_imports(text: str) -> list[str]:
-    """The runtime imports nothing upstream of the generated folder, except the builder it hands a folder to."""
+def upstream_imports(text: str, allowed: Collection[str] = ()) -> list[str]:
+    """The runtime imports nothing upstream of the generated folder."""
+    upstream = ("deepinfer_gen.specs", "deepinfer_gen.codegen")
     found = []
     for node in ast.walk(ast.parse(text)):
         for name in _imported(node):
-            if name.startswith(("deepinfer_gen.specs", "deepinfer_gen.codegen")) or name in ("specs", "codegen"):
+            if name.startswith(upstream) and name not in allowed:
                 found.append(f"{getattr(node, 'lineno', 0)}: imports {name}, which is upstream of the generated folder")
     return found
 
