@@ -145,7 +145,7 @@ def _trace_file(path: Path | None) -> Iterator[TextIO | None]:
 def _print_json(outputs: list[RequestOutput]) -> int:
     for output in outputs:
         completion = output.outputs[0]
-        line = {
+        line: dict[str, Any] = {
             "request_id": output.request_id,
             "prompt": output.prompt,
             "prompt_token_ids": output.prompt_token_ids,

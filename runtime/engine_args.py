@@ -71,7 +71,8 @@ def _compare(name: str, asked: Any, fixed: Any, plan: PlanHead, key: str) -> Non
     source = spec_line(plan.values, key)
     place = f"edit {source}" if source.startswith(plan.spec_file) else f"set {key} in {plan.spec_file}"
     raise ParameterError(
-        f"plan '{plan.name}' fixes {name}={fixed!r}; you asked {asked!r}; {place} and run deepinfer-gen {plan.spec_file}.",
+        f"plan '{plan.name}' fixes {name}={fixed!r}; you asked {asked!r}; "
+        f"{place} and run deepinfer-gen {plan.spec_file}.",
         parameter=name,
         value=asked,
     )

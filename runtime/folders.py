@@ -12,7 +12,7 @@ from deepinfer_gen.runtime.mechanisms import PlanValues
 
 
 def engine_folder(name: str | Path) -> Path:
-    """A generated folder by path, or by bare name below ``./generated``; raises ``InputError`` (DI302) if there is none."""
+    """A generated folder by path or by bare name below ``./generated``; raises ``InputError`` (DI302) for none."""
     candidates = [Path(name)]
     if len(Path(name).parts) == 1:
         candidates.append(Path("generated") / name)

@@ -19,7 +19,7 @@ _FIELD_OF = {
 
 
 def default_sampling_params(checkpoint: Path) -> SamplingParams:
-    """vLLM's defaults, with what ``generation_config.json`` says; raises ``InputError`` (DI306) if that cannot be met."""
+    """vLLM's defaults with what ``generation_config.json`` says; raises ``InputError`` (DI306) if it cannot be used."""
     path = checkpoint / "generation_config.json"
     if not path.is_file():
         return SamplingParams()

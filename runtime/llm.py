@@ -116,7 +116,7 @@ class LLM(NotOffered):
 
     @classmethod
     def from_spec(cls, path: str | Path, model: str | Path | None = None, **kwargs: Any) -> LLM:
-        """Compile a spec (or a shipped spec by name) into ``./generated`` and load the engine; repeated, it is quick."""
+        """Compile a spec (a file or a shipped name) into ``./generated`` and load the engine; repeated, it is quick."""
         from deepinfer_gen.codegen.build import build_folder
         from deepinfer_gen.codegen.render import render
         from deepinfer_gen.codegen.sources import plan_spec
@@ -329,7 +329,8 @@ class LLM(NotOffered):
         room = self._max_model_len - request.prompt_length
         if room < 1:
             raise ParameterError(
-                f"prompt {index} has {request.prompt_length} tokens, which leaves no room in max_model_len={self._max_model_len}.",
+                f"prompt {index} has {request.prompt_length} tokens, "
+                f"which leaves no room in max_model_len={self._max_model_len}.",
                 parameter="prompts",
                 value=request.prompt_length,
             )

@@ -86,8 +86,8 @@ class OutputBuilder:
             token_ids=token_ids,
             cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
             logprobs=logprobs,
-            finish_reason=finish and finish.finish_reason,
-            stop_reason=finish and finish.stop_reason,
+            finish_reason=None if finish is None else finish.finish_reason,
+            stop_reason=None if finish is None else finish.stop_reason,
         )
         return RequestOutput(
             request_id=str(request.id),

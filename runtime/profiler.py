@@ -41,7 +41,7 @@ class StepProfiler:
         self._armed = False
 
     def start(self, prefix: str | None, *, delay_iterations: int | None, max_iterations: int | None) -> None:
-        """Begin a session, ``delay_iterations`` steps from now; it ends by itself after ``max_iterations`` (0: never)."""
+        """Begin a session in ``delay_iterations`` steps; it ends by itself after ``max_iterations`` (0: never)."""
         if self._armed:
             raise RuntimeError("a profile is already being recorded; call stop_profile() first")
         self._armed = True
@@ -71,7 +71,7 @@ class StepProfiler:
         profile, self._profile = self._profile, None
         if profile is None:
             return
-        self._device.submit("stop_profile", lambda: profile.__exit__(None, None, None)).wait()
+        self._device.submit("stop_profile", profile.stop).wait()
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / self._name
         profile.export_chrome_trace(str(path))
@@ -79,5 +79,5 @@ class StepProfiler:
 
     def _begin(self) -> None:
         profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-        self._device.submit("start_profile", profile.__enter__).wait()
+        self._device.submit("start_profile", profile.start).wait()
         self._profile = profile

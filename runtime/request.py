@@ -23,8 +23,8 @@ class Finish:
 class Request:
     """State of a request between steps.
 
-    ``barred_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds drawn
-    so far, the key of its random numbers; ``text`` is None when nothing is detokenised.
+    ``barred_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds
+    drawn so far, the key of its random numbers; ``text`` is None when nothing is detokenised.
     """
 
     id: int

@@ -79,7 +79,7 @@ class SamplingTable:
 
         ``requests``, ``ids``, ``slots`` and ``k_lens`` (K length with this step's tokens) are parallel, one per row.
         """
-        for row in np.nonzero(self._owner[slots] != ids)[0]:
+        for row in np.nonzero(self._owner[slots] != ids)[0].tolist():
             self._fill(int(slots[row]), requests[row])
         temperature = self._temperature[slots]
         random = np.nonzero(temperature > 0)[0]
@@ -90,9 +90,9 @@ class SamplingTable:
             torch.from_numpy(self._top_k[chosen]),
             torch.from_numpy(self._top_p[chosen]),
             torch.from_numpy(self._min_p[chosen]),
-            torch.from_numpy(_draw([requests[row] for row in random])),
+            torch.from_numpy(_draw([requests[row] for row in random.tolist()])),
             self._num_logprobs[slots],
-            tuple((int(r), requests[r].barred_ids) for r in np.nonzero(k_lens < self._barred_below[slots])[0]),
+            tuple((r, requests[r].barred_ids) for r in np.nonzero(k_lens < self._barred_below[slots])[0].tolist()),
         )
 
     def _fill(self, slot: int, request: Request) -> None:

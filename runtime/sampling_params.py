@@ -72,8 +72,9 @@ _NOT_BUILT = {
 class SamplingParams:
     """How one request is sampled.
 
-    ``temperature`` 0 is greedy; between 0 and 0.01 it is raised to 0.01, as in vLLM. ``max_tokens`` None runs to the engine's ``max_model_len``. ``seq_seed`` is
-    another name of ``seed``. Raises ``ParameterError`` (a ``ValueError``) at construction.
+    ``temperature`` 0 is greedy; between 0 and 0.01 it is raised to 0.01, as in vLLM. ``max_tokens`` None runs to the
+    engine's ``max_model_len``. ``seq_seed`` is another name of ``seed``.
+    Raises ``ParameterError`` (a ``ValueError``) at construction.
     """
 
     n: int = 1

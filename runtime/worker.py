@@ -60,7 +60,7 @@ class Worker:
         ):
             if len(array):
                 index = torch.from_numpy(array.astype(np.int64))
-                self._device.submit(label, lambda op=operation, i=index: op(i))  # type: ignore[misc]
+                self._device.submit(label, lambda op=operation, i=index: op(i))
 
     def execute_model_step(
         self, step: StepView, requests: Sequence[Request], pre_sampler_sync: Callable[[StepView], None]
@@ -80,7 +80,9 @@ class Worker:
             pre_sampler_sync(step)
             forward.wait()
             return StepTokens(tokens, counts, rows, Sampled(np.empty(0, np.int32), {}))
-        parameters = self._table.rows([requests[r] for r in rows], step.ids[rows], step.slot[rows], step.k_len[rows])
+        parameters = self._table.rows(
+            [requests[r] for r in rows.tolist()], step.ids[rows], step.slot[rows], step.k_len[rows]
+        )
         sample = self._device.submit("sample", lambda: self._sampler.sample(logits[0], parameters))
         pre_sampler_sync(step)
         forward.wait()

@@ -45,7 +45,7 @@ def sample_rows(
     if filtered.numel():
         probabilities[filtered] = _keep_top(probabilities[filtered], top_k[filtered], top_p[filtered].double())
     cumulative = probabilities.cumsum(dim=-1)
-    total = cumulative[:, -1:]
+    total = cumulative[:, -1:].contiguous()
     drawn = torch.searchsorted(cumulative, uniforms[:, None] * total, right=True)
     last_possible = torch.searchsorted(cumulative, total)
     return torch.minimum(drawn, last_possible).squeeze(-1)
