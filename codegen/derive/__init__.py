@@ -22,6 +22,7 @@ from deepinfer_gen.codegen.derive import (
     yoco,
 )
 from deepinfer_gen.codegen.plan import Plan, PlanBuilder
+from deepinfer_gen.specs.dump import spec_digest
 from deepinfer_gen.specs.resolved import Resolved
 
 _SUBJECTS = (
@@ -54,4 +55,4 @@ def derive(resolved: Resolved) -> Plan:
     builder = PlanBuilder()
     for subject in _SUBJECTS:
         subject(builder, resolved)
-    return builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved))
+    return builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=spec_digest(resolved))
