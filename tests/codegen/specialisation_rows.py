@@ -39,6 +39,7 @@ MORE_ROWS: tuple[Row, ...] = (
             **each("{}{}", ROW_KERNELS, ("main_format", "main_row_bytes")),
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="main rows of 1024 bytes, unquantised",
     ),
     row(
@@ -55,6 +56,7 @@ MORE_ROWS: tuple[Row, ...] = (
             **each("kernels.{}.static.{}", ("kv_scatter", "index_scores"), ("index_format", "index_row_bytes")),
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="index rows of 256 bytes, unquantised",
     ),
     row(
@@ -71,6 +73,7 @@ MORE_ROWS: tuple[Row, ...] = (
             **each("{}{}", ROW_KERNELS, ("swa_format", "swa_row_bytes")),
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="window rows of 1024 bytes, unquantised",
     ),
     row(
@@ -78,6 +81,7 @@ MORE_ROWS: tuple[Row, ...] = (
         "split",
         each("kernels.{}.static.row_layout", ("kv_scatter", "sparse_attention", "index_scores")),
         (LAYOUT, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="all data of a region, then all scales",
     ),
     row("kv.store_grain", 256, blocks_stored_reads=True, behaviour="states are stored every 256 tokens"),
@@ -120,6 +124,7 @@ MORE_ROWS: tuple[Row, ...] = (
             "kernels.sampler.static.max_q": 4,
         },
         (CONFIG, LAYOUT, GRAPHS, MODEL, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="three drafts a step: shorter rings, 67 graphs",
         run_refuses="speculative.nextn",
     ),
@@ -147,6 +152,7 @@ MORE_ROWS: tuple[Row, ...] = (
             "kernels.compressor.static.ring_rows": 9,
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
+        blocks_stored_reads=True,
         behaviour="rings hold two tokens more",
     ),
     planned("speculative.prior_survival", 0.9),

@@ -157,6 +157,7 @@ ROWS: tuple[Row, ...] = (
         (CONFIG, LAYOUT, MODEL, *KERNELS),
         prefixes=("model.", "layers.", "kv.", "state.", "weights.", "memory.", "engram.", "rope.", "kernels.", "yoco."),
         base="short",
+        blocks_stored_reads=True,
         behaviour="other layers, rows, regions, offsets; the same sizes of graphs",
     ),
     row(
@@ -293,6 +294,7 @@ ROWS: tuple[Row, ...] = (
             "kv.source.2.index_offset": 9216,
         },
         (CONFIG, LAYOUT, MODEL),
+        blocks_stored_reads=True,
         behaviour="blocks of half the size, twice as many",
     ),
     row(

@@ -15,7 +15,10 @@ from ruamel.yaml import YAML
 from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.render import render, stamp_lines
+from deepinfer_gen.codegen.sources import EngineView
+from deepinfer_gen.codegen.stored_kv import unreadable_because
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.mechanisms import refuse_unbuilt
 from deepinfer_gen.specs.fields import spec_fields
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.resolve import resolve
@@ -107,6 +110,30 @@ def test_plan_keys(row: Row, plans: Callable[[str, str], Plan]) -> None:
 def test_generated_files(row: Row, code: Callable[[str, str], dict[str, str]]) -> None:
     before, after = code(row.base, ""), code(row.base, row.key)
     assert {name for name in CODE_FILES if before[name] != after[name]} == row.files
+
+
+def test_run_accepts_the_tiny_base(plans: Callable[[str, str], Plan]) -> None:
+    refuse_unbuilt("base", plans("tiny", "").as_dict()["values"])
+
+
+@pytest.mark.parametrize("row", [r for r in STABLE if r.run_refuses], ids=lambda r: r.key)
+def test_run_refuses_what_is_not_built(row: Row, plans: Callable[[str, str], Plan]) -> None:
+    with pytest.raises(InputError) as fault:
+        refuse_unbuilt("base", plans(row.base, row.key).as_dict()["values"])
+    assert any(f"{row.run_refuses} is " in d.message for d in fault.value.diagnostics)
+
+
+@pytest.mark.parametrize("row", STABLE, ids=lambda r: r.key)
+def test_whether_stored_kv_can_be_read(
+    row: Row, plans: Callable[[str, str], Plan], code: Callable[[str, str], dict[str, str]]
+) -> None:
+    def view(key: str) -> EngineView:
+        layout, graphs, kernels = (
+            json.loads(code(row.base, key)[f"{n}.json"]) for n in ("layout", "graphs", "kernels")
+        )
+        return EngineView(plans(row.base, key), layout, graphs, kernels)
+
+    assert bool(unreadable_because(view(""), view(row.key))) == row.blocks_stored_reads
 
 
 @pytest.mark.parametrize("row", STABLE, ids=lambda r: r.key)
