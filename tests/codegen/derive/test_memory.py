@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from deepinfer_gen.codegen.derive import derive
 
 TOKEN = (
