@@ -22,6 +22,7 @@ from deepinfer_gen.codegen.derive import (
     yoco,
 )
 from deepinfer_gen.codegen.plan import Plan, PlanBuilder
+from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.dump import spec_digest
 from deepinfer_gen.specs.resolved import Resolved
 
@@ -52,7 +53,17 @@ def derive(resolved: Resolved) -> Plan:
     Raises ``InputError`` (DI100 to DI149) where a rule needs derived numbers: rows of whole bytes, Engram table sizes,
     the memory plan, shared memory of kernels.
     """
+    plan, fault = derive_unfit(resolved)
+    if fault:
+        raise fault
+    return plan
+
+
+def derive_unfit(resolved: Resolved) -> tuple[Plan, InputError | None]:
+    """Like ``derive``, but a memory plan that does not fit (DI102, DI103) is given beside the Plan and not raised."""
     builder = PlanBuilder()
     for subject in _SUBJECTS:
         subject(builder, resolved)
-    return builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=spec_digest(resolved))
+    fault = memory.shortage(builder, resolved)
+    plan = builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=spec_digest(resolved))
+    return plan, fault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deepinfer_gen.codegen.derive.faults import fault
 from deepinfer_gen.codegen.plan import PlanBuilder
+from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.resolved import Resolved
 
 _C = "model.config"
@@ -50,7 +51,6 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         fixed="memory.fixed_bytes",
         block_kv="memory.block_kv_bytes",
     )
-    _check(b, r)
 
 
 def _weights(b: PlanBuilder, r: Resolved) -> None:
@@ -136,7 +136,8 @@ def _num_blocks(b: PlanBuilder) -> None:
         )
 
 
-def _check(b: PlanBuilder, r: Resolved) -> None:
+def shortage(b: PlanBuilder, r: Resolved) -> InputError | None:
+    """What is wrong when the plan does not fit: DI102 the fixed parts or the blocks, DI103 no longest sequence."""
     capacity, fixed = b.integer("memory.capacity_bytes"), b.integer("memory.fixed_bytes")
     parts = ", ".join(f"{part} {b.integer(f'memory.{part}_bytes'):,}" for part in _FIXED)
     remedy = (
@@ -144,7 +145,7 @@ def _check(b: PlanBuilder, r: Resolved) -> None:
         " limits.max_num_seqs (state, logits, graphs) or limits.max_num_batched_tokens (workspace)"
     )
     if fixed > capacity:
-        raise fault(
+        return fault(
             r,
             ("limits.max_num_seqs",),
             "DI102",
@@ -154,7 +155,7 @@ def _check(b: PlanBuilder, r: Resolved) -> None:
         )
     blocks, longest = b.integer("kv.num_blocks"), b.integer("kv.blocks_per_seq") + 1
     if blocks < longest:
-        raise fault(
+        return fault(
             r,
             ("kv.num_blocks", "limits.max_model_len"),
             "DI103",
@@ -164,7 +165,7 @@ def _check(b: PlanBuilder, r: Resolved) -> None:
         )
     total = b.integer("memory.total_bytes")
     if total > capacity:
-        raise fault(
+        return fault(
             r,
             ("kv.num_blocks",),
             "DI102",
@@ -172,3 +173,4 @@ def _check(b: PlanBuilder, r: Resolved) -> None:
             f" is {total - capacity:,} more than the {capacity:,} of {r.hardware.name}: {parts}",
             f"set kv.num_blocks to at most {b.integer('memory.max_blocks')} or auto, or {remedy}",
         )
+    return None
