@@ -199,6 +199,7 @@ import sys
 from pathlib import Path
 from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.render import render
+from deepinfer_gen.codegen.write import write_folder
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.resolve import resolve
 for path in sys.argv[2:]:
