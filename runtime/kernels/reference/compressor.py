@@ -17,6 +17,6 @@ def pool_members(rows: Tensor, members: Tensor, *, tokens: int) -> Tensor:
     parts = []
     for t in tiles(members.shape[0], tokens):
         index = members[t]
-        kv, score = rows.index_select(0, index.reshape(-1)).unflatten(0, index.shape).chunk(2, -1)
+        kv, score = rows.index_select(0, index.reshape(-1)).view(*index.shape, rows.shape[1]).chunk(2, -1)
         parts.append((torch.softmax(score, 1) * kv).sum(1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

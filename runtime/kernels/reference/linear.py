@@ -19,7 +19,5 @@ def linear(x: Tensor, weight: Tensor, *, tokens: int) -> Tensor:
 def grouped_linear(x: Tensor, weight: Tensor, *, tokens: int) -> Tensor:
     """Block-diagonal product: x [T, groups, in], weight [groups, out, in] to [T, groups * out]."""
     transposed = weight.transpose(1, 2)
-    parts = [
-        torch.bmm(x[t].transpose(0, 1), transposed).transpose(0, 1).flatten(1) for t in tiles(x.shape[0], tokens)
-    ]
+    parts = [torch.bmm(x[t].transpose(0, 1), transposed).transpose(0, 1).flatten(1) for t in tiles(x.shape[0], tokens)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
