@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from deepinfer_gen.runtime.kernels.reference.norm import inverse_rms
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 
 
 def mix(
@@ -31,30 +31,26 @@ def mix(
     ``fn`` [n * (n + 2), n * d] has the rows pre | post | comb; ``base`` and ``scale`` [n * (n + 2)]. Returns pre
     [T, n], post [T, n] and comb [T, n, n].
     """
-    streams = x.shape[1]
-    parts = [
-        _mix_tile(x[t].flatten(1), fn, base, scale, streams, iterations, norm_eps, eps)
-        for t in tiles(x.shape[0], tokens)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    pre, post, comb = zip(*parts, strict=True)
-    return torch.cat(pre), torch.cat(post), torch.cat(comb)
+    count, streams, _ = x.shape
+    joined = tiled(
+        lambda tile: _mix_tile(tile.flatten(1), fn, base, scale, streams, iterations, norm_eps, eps), tokens, x
+    )
+    pre, post, comb = joined[:, :streams], joined[:, streams : 2 * streams], joined[:, 2 * streams :]
+    return pre, post, comb.view(count, streams, streams)
 
 
 def collapse(x: Tensor, pre: Tensor, *, tokens: int) -> Tensor:
     """The sublayer's input: sum over streams of pre[i] * x[i]; x [T, n, d], pre [T, n] to [T, d]."""
-    parts = [torch.bmm(pre[t].unsqueeze(1), x[t]).squeeze(1) for t in tiles(x.shape[0], tokens)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return tiled(lambda x_, pre_: torch.bmm(pre_.unsqueeze(1), x_).squeeze(1), tokens, x, pre)
 
 
 def expand(y: Tensor, x: Tensor, post: Tensor, comb: Tensor, *, tokens: int) -> Tensor:
     """Streams after a sublayer: out[j] = post[j] * y + sum over i of comb[i, j] * x[i]; [T, n, d]."""
-    parts = [
-        torch.baddbmm(post[t].unsqueeze(2) * y[t].unsqueeze(1), comb[t].transpose(1, 2), x[t])
-        for t in tiles(x.shape[0], tokens)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return tiled(_expand_tile, tokens, y, x, post, comb)
+
+
+def _expand_tile(y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    return torch.baddbmm(post.unsqueeze(2) * y.unsqueeze(1), comb.transpose(1, 2), x)
 
 
 @functools.cache
@@ -83,11 +79,13 @@ def _mix_tile(
     iterations: int,
     norm_eps: float,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Tensor:
+    """Coefficients of some tokens, flat [T, n * d]: pre | post | comb, flattened [T, n * (n + 2)]."""
     m = torch.addcmul(base, F.linear(flat, fn).mul_(inverse_rms(flat, norm_eps)), scale)
     gates = torch.sigmoid(m[:, : 2 * streams])
-    comb = torch.softmax(m[:, 2 * streams :].reshape(-1, streams, streams), -1) + eps
-    return gates[:, :streams] + eps, 2 * gates[:, streams:], sinkhorn(comb, iterations=iterations, eps=eps)
+    comb = torch.softmax(m[:, 2 * streams :].reshape(-1, streams, streams), -1).add_(eps)
+    balanced = sinkhorn(comb, iterations=iterations, eps=eps)
+    return torch.cat([gates[:, :streams] + eps, 2 * gates[:, streams:], balanced.flatten(1)], 1)
 
 
 def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
@@ -104,4 +102,4 @@ def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
     for _ in range(iterations - 1):
         work.div_(torch.mm(rows, work, out=total))
         work.div_(torch.mm(columns, work, out=total))
-    return work[:-1].t().contiguous().view(count, streams, streams)
+    return work[:-1].t().reshape(count, streams, streams)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 from deepinfer_gen.runtime.kv_cache import RegionRows
 
 
@@ -21,6 +21,10 @@ class WindowRows:
     rows: Tensor
     index: Tensor
     valid: Tensor
+
+    def rows_of(self, index: Tensor) -> Tensor:
+        """The rows [t, W, D] of a tile of ``index`` [t, W]."""
+        return self.rows.index_select(0, index.reshape(-1)).view(*index.shape, self.rows.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +43,33 @@ def sparse_attention(
 
     q [T, H, D]; ``sink`` [H], not scaled. Returns [T, H, D], computed for ``queries`` rows at a time.
     """
-    parts = []
-    for t in tiles(q.shape[0], queries):
-        index = window.index[t]
-        scaled = q[t] * scale
-        keys = [window.rows.index_select(0, index.reshape(-1)).view(*index.shape, q.shape[2])]
-        masks = [window.valid[t]]
-        if entries is not None:
-            masks.append(entries.valid[t])
-            # A pad points at bytes of another owner: its weight is 0 and so must its value be.
-            rows = entries.region.read(entries.offsets[t]).masked_fill(~masks[1].unsqueeze(2), 0.0)
-            keys.append(rows)
-        column = sink.view(1, -1, 1).expand(scaled.shape[0], -1, 1)
-        scores = [
-            torch.bmm(scaled, k.transpose(1, 2)).masked_fill_(~m.unsqueeze(1), -torch.inf)
-            for k, m in zip(keys, masks, strict=True)
-        ]
-        probabilities = torch.softmax(torch.cat([*scores, column], 2), 2)
-        width = index.shape[1]
-        out = torch.bmm(probabilities[..., :width], keys[0])
-        if entries is not None:
-            out.baddbmm_(probabilities[..., width:-1], keys[1])
-        parts.append(out)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if entries is None:
+        return tiled(
+            lambda q_, index, valid: _attend(q_ * scale, [window.rows_of(index)], [valid], sink),
+            queries,
+            q,
+            window.index,
+            window.valid,
+        )
+
+    def attend(q_: Tensor, index: Tensor, valid: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:
+        # A pad points at bytes of another owner: its weight is 0 and so must its value be.
+        read = entries.region.read(offsets).masked_fill(~chosen.unsqueeze(2), 0.0)
+        return _attend(q_ * scale, [window.rows_of(index), read], [valid, chosen], sink)
+
+    return tiled(attend, queries, q, window.index, window.valid, entries.offsets, entries.valid)
+
+
+def _attend(q: Tensor, keys: list[Tensor], valid: list[Tensor], sink: Tensor) -> Tensor:
+    """Scaled queries [t, H, D] over several sets of keys [t, K, D], masked by ``valid`` [t, K]."""
+    scores = [
+        torch.bmm(q, k.transpose(1, 2)).masked_fill_(~m.unsqueeze(1), -torch.inf)
+        for k, m in zip(keys, valid, strict=True)
+    ]
+    column = sink.view(1, -1, 1).expand(q.shape[0], -1, 1)
+    probabilities = torch.softmax(torch.cat([*scores, column], 2), 2)
+    out, start = torch.zeros_like(q), 0
+    for k in keys:
+        out.baddbmm_(probabilities[..., start : start + k.shape[1]], k)
+        start += k.shape[1]
+    return out
