@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +60,8 @@ def build_folder(path: Path, cache: BuildCache | None = None) -> Built:
     with cache.building(key) as work:
         if engine := _intact(cache, key):
             return Built(engine, compiled=False)
-        bindings = _bindings_object(cache, sources, compiler)
-        return Built(_compile(cache, key, folder, sources, compiler, bindings, work), compiled=True)
+        objects = _objects(cache, folder, sources, compiler)
+        return Built(_link(cache, key, folder, sources, compiler, objects, work), compiled=True)
 
 
 def engine_key(folder: GeneratedFolder, sources: Mapping[str, bytes], compiler: Compiler) -> str:
@@ -72,7 +75,7 @@ def _toolchain(sources: Mapping[str, bytes], compiler: Compiler) -> dict[str, An
         "compiler": [*compiler.command[1:], compiler.identity],
         "flags": list(FLAGS),
         "python": python_abi(),
-        "pybind11": _pybind11_version(),
+        "pybind11": version("pybind11"),
     }
 
 
@@ -84,21 +87,61 @@ def _intact(cache: BuildCache, key: str) -> CachedEngine | None:
         return None
 
 
-def _compile(
+def _objects(
+    cache: BuildCache, folder: GeneratedFolder, sources: Mapping[str, bytes], compiler: Compiler
+) -> list[Path]:
+    """The two object files, compiled at the same time: the bindings, which all engines share, and this engine."""
+    import pybind11
+
+    includes = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
+    own = {name: content for name, content in folder.contents.items() if name.endswith((".hpp", ".cpp"))}
+    units = (
+        _Unit(BINDINGS, f"bindings for {python_abi()}", sources, tuple(includes), "deepinfer_gen/templates"),
+        _Unit("engine.cpp", folder.manifest.name, {**sources, **own}, (), str(folder.path)),
+    )
+    with ThreadPoolExecutor(len(units)) as pool:
+        return list(pool.map(lambda unit: _object(cache, unit, sources, compiler), units))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A translation unit: ``file`` among ``contents``, and what its cached object and its errors are called."""
+
+    file: str
+    title: str
+    contents: Mapping[str, bytes]
+    includes: tuple[str, ...]
+    shown_as: str
+
+
+def _object(cache: BuildCache, unit: _Unit, sources: Mapping[str, bytes], compiler: Compiler) -> Path:
+    digests = {name: digest_bytes(content) for name, content in unit.contents.items()}
+    key = digest_json({"unit": unit.file, "contents": digests, **_toolchain(sources, compiler)})
+    if found := cache.object_file(key):
+        return found
+    with cache.building(key) as work:
+        if found := cache.object_file(key):
+            return found
+        _lay_out(work, unit.contents)
+        arguments = [*FLAGS, "-I.", *unit.includes, "-c", unit.file, "-o", "unit.o"]
+        compiler.run(arguments, work, cache.log_path(key), unit.shown_as)
+        return cache.publish_object(key, unit.title, work / "unit.o")
+
+
+def _link(
     cache: BuildCache,
     key: str,
     folder: GeneratedFolder,
     sources: Mapping[str, bytes],
     compiler: Compiler,
-    bindings: Path,
+    objects: Sequence[Path],
     work: Path,
 ) -> CachedEngine:
-    """Compile the one translation unit of this engine, which knows no pybind11, and link it with the bindings."""
+    """Link the objects with the digest of the folder that they are the engine of."""
     manifest = folder.manifest
-    _lay_out(work, {n: c for n, c in folder.contents.items() if n.endswith((".hpp", ".cpp"))})
     digest_unit = _FILES_DIGEST.format(files_digest=manifest.files_digest).encode()
     _lay_out(work, {**sources, _FILES_DIGEST_UNIT: digest_unit})
-    units = ["engine.cpp", _FILES_DIGEST_UNIT, str(bindings)]
+    units = [_FILES_DIGEST_UNIT, *map(str, objects)]
     arguments = [*FLAGS, "-I.", "-shared", "-Wl,--build-id=none", *units, "-o", "engine.so"]
     compiler.run(arguments, work, cache.log_path(key), str(folder.path))
     library = work / "engine.so"
@@ -114,25 +157,6 @@ def _compile(
         compiler=compiler.identity,
     )
     return cache.publish(entry, library)
-
-
-def _bindings_object(cache: BuildCache, sources: Mapping[str, bytes], compiler: Compiler) -> Path:
-    """The bindings, compiled once for all engines of this Python and these sources."""
-    import sysconfig
-
-    import pybind11
-
-    key = digest_json({"unit": BINDINGS, **_toolchain(sources, compiler)})
-    if found := cache.object_file(key):
-        return found
-    with cache.building(key) as work:
-        if found := cache.object_file(key):
-            return found
-        _lay_out(work, sources)
-        includes = ["-I.", f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]
-        arguments = [*FLAGS, *includes, "-c", BINDINGS, "-o", "bindings.o"]
-        compiler.run(arguments, work, cache.log_path(key), "deepinfer_gen/templates")
-        return cache.publish_object(key, f"bindings for {python_abi()}", work / "bindings.o")
 
 
 def _lay_out(work: Path, contents: Mapping[str, bytes]) -> None:
@@ -158,9 +182,3 @@ def _refuse_missing_policies(folder: GeneratedFolder, sources: Mapping[str, byte
         faults.append(Diagnostic("DI212", message, str(folder.path / "scheduler.hpp"), help=remedy))
     if faults:
         raise InputError(faults)
-
-
-def _pybind11_version() -> str:
-    from importlib.metadata import version
-
-    return version("pybind11")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 from typing import Any
 
-from deepinfer_gen.codegen.plan import Plan, plain
+from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.sources import EngineView
-from deepinfer_gen.codegen.stored_kv import unreadable_because
+from deepinfer_gen.codegen.stored_kv import arithmetic_note, unreadable_because
 from deepinfer_gen.codegen.text import columns, is_number, write_bytes, write_value
 from deepinfer_gen.formula import Value, normalise
 
 ABSENT = "(absent)"
+_OWN_SECTION = re.compile(r"state\.[a-z_]+\.\d+\.|kv\.source\.\d+\.|graphs\.(sizes|rows|lookup)$|kernels\.")
+"""Plan keys that are compared as regions, graphs and kernels and not listed a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +36,19 @@ class EngineDiff:
     """All differences of two engines. ``sizes`` are the graph sizes only A has and only B has."""
 
     names: tuple[str, str]
-    constants: tuple[Change, ...]
+    settings: tuple[Change, ...]
+    derived: tuple[Change, ...]
     regions: tuple[Change, ...]
     sizes: tuple[tuple[int, ...], tuple[int, ...]]
     rows: tuple[Change, ...]
     kernels: tuple[Change, ...]
     unreadable: tuple[str, ...]
+    note: str
 
     @property
     def different(self) -> bool:
         """Whether anything that decides the engines' behaviour differs (where a value was written does not)."""
-        return bool(self.constants or self.regions or any(self.sizes) or self.rows or self.kernels)
+        return bool(self.settings or self.derived or self.regions or any(self.sizes) or self.rows or self.kernels)
 
 
 def diff_engines(a: EngineView, b: EngineView) -> EngineDiff:
@@ -53,14 +60,17 @@ def diff_engines(a: EngineView, b: EngineView) -> EngineDiff:
         for size in sorted(set(sizes_a) & set(sizes_b))
         if sizes_a[size] != sizes_b[size]
     ]
+    constants = list(_constants(a.plan, b.plan))
     return EngineDiff(
         names=(a.plan.name, b.plan.name),
-        constants=tuple(_constants(a.plan, b.plan)),
+        settings=tuple(c for c in constants if _is_setting(a.plan, b.plan, c.key)),
+        derived=tuple(c for c in constants if not _is_setting(a.plan, b.plan, c.key)),
         regions=tuple(_changes(dict(_regions(a.layout)), dict(_regions(b.layout)), "B")),
         sizes=(tuple(sorted(set(sizes_a) - set(sizes_b))), tuple(sorted(set(sizes_b) - set(sizes_a)))),
         rows=tuple(rows),
         kernels=tuple(_changes(dict(_kernels(a.kernels)), dict(_kernels(b.kernels)), "")),
         unreadable=unreadable_because(a, b),
+        note=arithmetic_note(a.plan, b.plan),
     )
 
 
@@ -70,13 +80,10 @@ def diff_lines(diff: EngineDiff) -> list[str]:
     if not diff.different:
         return [f"{a} and {b} are equal.", *_verdict(diff)]
     lines: list[str] = []
-    for title, changes in (
-        ("Constants", diff.constants), ("Memory regions", diff.regions), ("Graph rows", diff.rows),
-        ("Kernels", diff.kernels),
-    ):  # fmt: skip
-        if changes:
-            rows = [[c.key, write_value(c.old), "→", write_value(c.new), c.unit, _relative(c)] for c in changes]
-            lines += [f"{title} ({len(changes)} changed)", *columns(rows, "<><><<"), ""]
+    for title, changes in (("Settings", diff.settings), ("Derived constants", diff.derived), ("Graph rows", diff.rows)):
+        lines += _section(title, changes)
+    lines += [f"Memory regions ({len(diff.regions)} changes)", *_region_lines(diff.regions), ""] if diff.regions else []
+    lines += _section("Kernels", diff.kernels)
     only_a, only_b = diff.sizes
     if only_a or only_b:
         lines.append("Graph sizes")
@@ -96,40 +103,61 @@ def diff_json(diff: EngineDiff) -> dict[str, Any]:
         "a": diff.names[0],
         "b": diff.names[1],
         "different": diff.different,
-        "constants": listed(diff.constants),
+        "settings": listed(diff.settings),
+        "derived": listed(diff.derived),
         "regions": listed(diff.regions),
         "graph_sizes": {"removed": list(diff.sizes[0]), "added": list(diff.sizes[1])},
         "graph_rows": listed(diff.rows),
         "kernels": listed(diff.kernels),
-        "stored_kv": {"readable": not diff.unreadable, "reasons": list(diff.unreadable)},
+        "stored_kv": {"readable": not diff.unreadable, "reasons": list(diff.unreadable), "note": diff.note},
     }
+
+
+def _section(title: str, changes: Sequence[Change]) -> list[str]:
+    if not changes:
+        return []
+    rows = [[c.key, write_value(c.old), "→", write_value(c.new), c.unit, _relative(c)] for c in changes]
+    return [f"{title} ({len(changes)} changed)", *columns(rows, "<><><<"), ""]
+
+
+def _region_lines(changes: Sequence[Change]) -> list[str]:
+    """One line per region with everything that changed in it."""
+    rows = [
+        [name, ", ".join(f"{c.key.removeprefix(name)[1:]} {write_value(c.old)} → {write_value(c.new)}" for c in group)]
+        for name, group in groupby(changes, key=lambda c: " ".join(c.key.split()[:2]))
+    ]
+    return columns(rows, "<<")
 
 
 def _verdict(diff: EngineDiff) -> list[str]:
     a, b = diff.names
     if not diff.unreadable:
-        return [f"KV stored by {a} can be read by {b}."]
+        return [f"KV stored by {a} can be read by {b}" + (f"; {diff.note}." if diff.note else ".")]
     return [f"KV stored by {a} can NOT be read by {b}:", *(f"  {reason}" for reason in diff.unreadable)]
 
 
 def _constants(a: Plan, b: Plan) -> Iterator[Change]:
     for key in sorted({*a, *b}):
+        if _OWN_SECTION.match(key):
+            continue
         old, new = a.values.get(key), b.values.get(key)
         if old is None or new is None or (old.value, old.unit) != (new.value, new.unit):
             unit = (new or old).unit  # type: ignore[union-attr]
             yield Change(key, old.value if old else ABSENT, new.value if new else ABSENT, unit)
 
 
+def _is_setting(a: Plan, b: Plan, key: str) -> bool:
+    """Whether somebody chose the value (spec, default, model config, hardware table); derived ones have no source."""
+    return any(key in plan and plan.values[key].source for plan in (a, b))
+
+
 def _regions(layout: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
-    """Offset and size of every region under a readable name."""
+    """Every offset, size and padding under a readable name: ``PART REGION FIELD``."""
     for part in ("block", "state"):
         for region in layout[part]["regions"]:
-            yield f"{part} {region['name']} offset", region["offset"]
-            yield f"{part} {region['name']} bytes", region["bytes"]
-            yield f"{part} {region['name']} padding", region["padding"]
-    for region in layout["block"]["regions"]:
-        for rows in ("main", "index"):
-            yield f"block {region['name']} {rows} offset", region[rows]["offset"]
+            yield from ((f"{part} {region['name']} {field}", region[field]) for field in ("offset", "bytes", "padding"))
+            for rows in ("main", "index") if part == "block" else ():
+                yield f"{part} {region['name']} {rows} offset", region[rows]["offset"]
 
 
 def _kernels(kernels: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deepinfer_gen.codegen.plan import Plan, Traced, plain
+from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.plan import Plan, Traced
 from deepinfer_gen.codegen.text import columns, write_operand, write_value
 from deepinfer_gen.formula import operand_names
 

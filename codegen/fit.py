@@ -60,7 +60,7 @@ class _Trial:
 
 
 def fit_report(spec: str, overrides: Mapping[str, str]) -> FitReport:
-    """Plan ``spec`` with and without ``overrides`` and search the limits. Raises ``InputError`` if either is invalid."""
+    """Plan ``spec`` with and without ``overrides`` and search the limits. Raises ``InputError`` for an invalid one."""
     before, fault = plan_spec_unfit(spec)
     after = None
     if overrides:
@@ -199,9 +199,9 @@ def _comparison(before: MemoryTable, after: MemoryTable | None) -> list[str]:
     rows = [["", "GiB"] if after is None else ["", "as written", "with --set", "change"]]
     changed = {name: size for name, _, size in after.parts} if after else {}
     rows += [row(title, size, changed.get(name) if after else None) for name, title, size in before.parts]
-    rows.append(row("used", before.used, after and after.used))
-    rows.append(row("free", before.free, after and after.free))
-    rows.append(row("capacity", before.capacity, after and after.capacity))
+    rows.append(row("used", before.used, after.used if after else None))
+    rows.append(row("free", before.free, after.free if after else None))
+    rows.append(row("capacity", before.capacity, after.capacity if after else None))
     return columns(rows, "<" + ">" * (len(rows[0]) - 1))
 
 

@@ -24,17 +24,16 @@ class EngineView:
 
 def plan_spec(spec: str) -> Plan:
     """Load, resolve and derive a spec file, or a shipped spec by its bare name."""
-    from deepinfer_gen.codegen.derive import derive
-    from deepinfer_gen.specs.load import load_spec
-    from deepinfer_gen.specs.resolve import resolve
-
-    return derive(resolve(load_spec(spec)))
+    plan, fault = plan_spec_unfit(spec)
+    if fault:
+        raise fault
+    return plan
 
 
 def plan_spec_unfit(spec: str, overrides: Mapping[str, str] | None = None) -> tuple[Plan, InputError | None]:
     """Like ``plan_spec``, with ``overrides`` (YAML text by key), and also where memory does not suffice.
 
-    The second result is the error that ``plan_spec`` would raise for the lack of memory, or None. All other faults are
+    The second result is the error that ``plan_spec`` raises for the lack of memory, or None. All other faults are
     raised.
     """
     from deepinfer_gen.codegen.derive import derive_unfit
@@ -46,13 +45,21 @@ def plan_spec_unfit(spec: str, overrides: Mapping[str, str] | None = None) -> tu
 
 def open_plan(argument: str) -> Plan:
     """The Plan of a spec or of a generated folder."""
+    plan, fault = open_plan_unfit(argument)
+    if fault:
+        raise fault
+    return plan
+
+
+def open_plan_unfit(argument: str) -> tuple[Plan, InputError | None]:
+    """Like ``open_plan``, with the lack of memory beside the Plan; a generated folder's Plan has none."""
     if not Path(argument).is_dir():
-        return plan_spec(argument)
+        return plan_spec_unfit(argument)
     from deepinfer_gen.codegen.plan_file import parse_plan
     from deepinfer_gen.manifest import read_folder
 
     folder = read_folder(Path(argument))
-    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file)
+    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file), None
 
 
 def open_layout(argument: str) -> tuple[Plan, Mapping[str, Any]]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json
-from deepinfer_gen.codegen.plan import Plan, plain
+from deepinfer_gen.canonical import digest_json, plain
+from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.sources import EngineView
-from deepinfer_gen.codegen.text import write_value
+from deepinfer_gen.codegen.text import number_ranges, write_value
 from deepinfer_gen.formula import Value
 
 _MODEL = "model.config."
@@ -29,9 +29,13 @@ _ROW_KEYS = (
 
 def unreadable_because(a: EngineView, b: EngineView) -> tuple[str, ...]:
     """The reasons why KV stored by ``a`` cannot be read by ``b``; empty means that it can."""
-    return tuple(
-        [*_model(a.plan, b.plan), *_keys(a.plan, b.plan), *_sources(a.layout, b.layout), *_state(a.layout, b.layout)]
-    )
+    return (*_model(a.plan, b.plan), *_keys(a.plan, b.plan), *_sources(a.layout, b.layout), *_state(a.layout, b.layout))
+
+
+def arithmetic_note(a: Plan, b: Plan) -> str:
+    """What the reader of readable rows should know: they were computed in another arithmetic; else empty."""
+    old, new = (str(p["numerics.policy"]) for p in (a, b))
+    return f"its rows were computed under numerics.policy {old}, not {new}" if old != new else ""
 
 
 def _model(a: Plan, b: Plan) -> Iterator[str]:
@@ -49,7 +53,7 @@ def _config(plan: Plan) -> dict[str, Value]:
 
 def _keys(a: Plan, b: Plan) -> Iterator[str]:
     for key in (*_ROW_KEYS, "kv.store_grain"):
-        old, new = (p[key] if key in p else None for p in (a, b))
+        old, new = (p.values[key].value if key in p else None for p in (a, b))
         if old != new:
             kind = "grain" if key == "kv.store_grain" else "row format"
             yield f"{kind}: {key} is {write_value(old)}, not {write_value(new)}"
@@ -77,11 +81,18 @@ def _state(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
     if list(ours) != list(theirs):
         only = sorted(set(ours) ^ set(theirs))
         yield f"stored state: regions differ: {', '.join(only) or 'their order'}"
+    differences: dict[str, list[int]] = {}
     for name in (n for n in ours if n in theirs):
-        if ours[name]["rows"] != theirs[name]["rows"]:
-            yield f"stored state: ring {name} has {ours[name]['rows']} rows, not {theirs[name]['rows']}"
-        elif ours[name]["offset"] != theirs[name]["offset"]:
-            yield f"stored state: ring {name} starts at {ours[name]['offset']:,}, not {theirs[name]['offset']:,}"
+        here, there = ours[name], theirs[name]
+        if here["rows"] != there["rows"]:
+            difference = f"{here['rows']} rows, not {there['rows']}"
+        elif here["offset"] != there["offset"]:
+            difference = f"another place: {here['offset']:,}, not {there['offset']:,}"
+        else:
+            continue
+        differences.setdefault(difference, []).append(here["layer"])
+    for difference, layers in differences.items():
+        yield f"stored state: window rings of layers {number_ranges(layers)} have {difference}"
     sizes = [layout["state"]["stored_bytes"] for layout in (a, b)]
     if sizes[0] != sizes[1]:
         yield f"stored state: {sizes[0]:,} B are stored, not {sizes[1]:,}"

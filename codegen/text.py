@@ -57,3 +57,14 @@ def columns(rows: Sequence[Sequence[str]], align: str, *, indent: str = "  ", ga
 def is_number(value: Scalar | Value) -> bool:
     """Whether a value is an integer or a fraction (booleans are not)."""
     return isinstance(value, int | Fraction) and not isinstance(value, bool)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """``0–3, 7, 9–12``: numbers as ranges."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path, PureWindowsPath
 
 from deepinfer_gen.diagnostics import InputError
@@ -29,3 +30,8 @@ def path_below(folder: Path, written: str, key: str, at: KeyPlace) -> Path:
         message = f"{key} is '{written}', which a symbolic link leads out of the spec's folder"
         raise InputError(at.error("DI018", message, remedy))
     return path
+
+
+def shown_below(spec_shown: str, written: str) -> str:
+    """How diagnostics name the file ``written`` in the spec that the user typed as ``spec_shown``."""
+    return posixpath.join(posixpath.dirname(spec_shown), written)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.formula import normalise
-from deepinfer_gen.specs.folder_path import path_below
+from deepinfer_gen.specs.folder_path import path_below, shown_below
 from deepinfer_gen.specs.presets import hardware_tables
 from deepinfer_gen.specs.resolved import Setting
 from deepinfer_gen.specs.schema_types import Margin, Section, Text, setting
@@ -58,7 +58,7 @@ class HardwareModel(Section):
     graph_bytes: int = setting(..., "estimated memory of one captured graph", unit="B", ge=0, le=2**36)
 
 
-def load_hardware(written: str, folder: Path, at: KeyPlace) -> HardwareTable:
+def load_hardware(written: str, folder: Path, at: KeyPlace, spec_shown: str) -> HardwareTable:
     """The table that ``hardware: written`` names: a shipped one, or a ``.yaml`` path below ``folder``.
 
     Raises ``InputError``: DI020 (no such table), DI018 (path), or the faults of the table itself.
@@ -73,7 +73,7 @@ def load_hardware(written: str, folder: Path, at: KeyPlace) -> HardwareTable:
     if not path.is_file():
         message = f"hardware is '{written}', and there is no such file"
         raise InputError(at.error("DI020", message, "the path is relative to the spec's folder"))
-    return read_hardware(read_source(path, written, MAX_TABLE_BYTES, "the hardware table"))
+    return read_hardware(read_source(path, shown_below(spec_shown, written), MAX_TABLE_BYTES, "the hardware table"))
 
 
 def read_hardware(source: SourceText) -> HardwareTable:
@@ -87,7 +87,7 @@ def read_hardware(source: SourceText) -> HardwareTable:
             normalise(getattr(model, name)),
             f"{source.base}: {name}",
             str(info.description),
-            info.json_schema_extra["unit"],  # type: ignore[arg-type, call-overload, index]
+            info.json_schema_extra["unit"],  # type: ignore[arg-type, index]
         )
         for name, info in HardwareModel.model_fields.items()
     }

@@ -34,15 +34,16 @@ def read_json(source: SourceText) -> JsonTree:
     """Parse ``source``; raises ``InputError`` DI061 unless it is one well-formed JSON object."""
     offsets = _offsets(source)
 
+    def refuse(literal: str, message: str, help_: str) -> InputError:
+        return InputError(source.error("DI061", message, source.place_of(source.text.find(literal)), help_))
+
     def number(text: str) -> int | Fraction:
         if len(text) > _MAX_NUMBER or abs(int(re.split("[eE]", text + "e0")[1])) > 400:
-            raise InputError(
-                source.error("DI061", f"the number {text[:40]} is out of range", Place(), "write fewer digits")
-            )
+            raise refuse(text, f"the number {text[:_MAX_NUMBER]} is out of range", "write fewer digits")
         return int(text) if text.lstrip("-").isdigit() else Fraction(text)
 
     def constant(text: str) -> Any:
-        raise InputError(source.error("DI061", f"{text} is not a JSON number", Place(), "write a finite number"))
+        raise refuse(text, f"{text} is not a JSON number", "write a finite number")
 
     try:
         content = json.loads(source.text, parse_int=number, parse_float=number, parse_constant=constant)

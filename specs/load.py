@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from deepinfer_gen.specs.yaml_tree import KeyPlace, Tree, YamlTree
 
 MAX_SPEC_BYTES = 64 * 1024
-_STAND_INS = {
+_STAND_INS: Tree = {
     "engine": {"name": "x"},
     "model": "deepseek-v4.1-flash",
     "hardware": "cpu",
@@ -33,9 +34,12 @@ class LoadedSpec:
     spec: Spec
     places: Mapping[str, KeyPlace]
 
-    def place(self, key: str) -> KeyPlace:
-        """Where the value under ``key``, which the spec writes, stands."""
-        return self.places[key]
+    def place(self, *keys: str) -> KeyPlace:
+        """Where the first of ``keys`` that the spec writes stands; the top of the file if it writes none."""
+        from deepinfer_gen.specs.yaml_tree import KeyPlace
+
+        top = KeyPlace(self.source, Place(1, 1), Place(1, 1))
+        return next((self.places[key] for key in keys if key in self.places), top)
 
     def source_of(self, key: str) -> str | None:
         """``file:line:col`` (base name) of the value under ``key``, or ``None`` if the spec leaves it out."""
@@ -69,7 +73,7 @@ def _find(path: str | Path) -> tuple[Path, str]:
     if str(path) in shipped_specs():
         return shipped_specs()[str(path)], f"{path}.yaml"
     file = Path(path)
-    if not file.exists() and file.name == str(path):
+    if file.name == str(path) and not os.path.exists(path):
         from deepinfer_gen.specs.validate import did_you_mean
 
         remedy = did_you_mean(str(path), shipped_specs(), "name a file, or one of the shipped specs")

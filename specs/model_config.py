@@ -13,13 +13,13 @@ from typing import Any
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.formula import normalise
-from deepinfer_gen.specs.folder_path import path_below
+from deepinfer_gen.specs.folder_path import path_below, shown_below
 from deepinfer_gen.specs.json_marks import JsonTree, read_json
 from deepinfer_gen.specs.model_keys import KEYS, ConfigKey
 from deepinfer_gen.specs.presets import presets
 from deepinfer_gen.specs.resolved import Setting
 from deepinfer_gen.specs.source_text import Place, SourceText, read_source
-from deepinfer_gen.specs.validate import did_you_mean, in_file_order, show
+from deepinfer_gen.specs.validate import did_you_mean, in_file_order, quoted
 from deepinfer_gen.specs.yaml_tree import KeyPlace
 
 MAX_CONFIG_BYTES = 256 * 1024
@@ -123,7 +123,7 @@ class ModelConfig:
         return value
 
 
-def load_model_config(written: str, folder: Path, at: KeyPlace) -> ModelConfig:
+def load_model_config(written: str, folder: Path, at: KeyPlace, spec_shown: str) -> ModelConfig:
     """The configuration that ``model: written`` names: a preset, or a ``config.json`` below ``folder``.
 
     Raises ``InputError``: DI019 (no such preset or file), DI018 (path), or all faults of the configuration.
@@ -140,7 +140,9 @@ def load_model_config(written: str, folder: Path, at: KeyPlace) -> ModelConfig:
     if not path.is_file():
         message = f"model is '{written}', and there is no such file"
         raise InputError(at.error("DI019", message, "the path is relative to the spec's folder"))
-    return read_model_config(read_source(path, written, MAX_CONFIG_BYTES, "the model config"), "")
+    return read_model_config(
+        read_source(path, shown_below(spec_shown, written), MAX_CONFIG_BYTES, "the model config"), ""
+    )
 
 
 def read_model_config(source: SourceText, preset: str) -> ModelConfig:
@@ -149,7 +151,7 @@ def read_model_config(source: SourceText, preset: str) -> ModelConfig:
 
     tree = read_json(source)
     if tree.content.get("model_type") != MODEL_TYPE:
-        message = f"model_type is '{show(tree.content.get('model_type'))}'; only '{MODEL_TYPE}' is supported"
+        message = f"model_type is {quoted(tree.content.get('model_type'))}; only '{MODEL_TYPE}' is supported"
         raise InputError(source.error("DI062", message, tree.place("model_type"), "name a DeepSeek-V4.1 config.json"))
     values: dict[str, Any] = {}
     faults: list[Diagnostic] = []
@@ -170,17 +172,22 @@ def _read(tree: JsonTree, key: ConfigKey, faults: list[Diagnostic]) -> Any:
     value: Any = tree.content
     walked: list[str] = []
     for part in key.path.split("."):
-        if not isinstance(value, dict) or part not in value:
-            parent = ".".join(walked)
-            message = f"{key.path} is missing: {key.why}"
-            faults.append(tree.source.error("DI063", message, tree.place(parent) if parent else Place(1, 1), "add it"))
+        parent = ".".join(walked)
+        walked.append(part)
+        place = tree.place(parent) if parent else Place(1, 1)
+        if not isinstance(value, dict):
+            faults.append(tree.source.error("DI064", f"{parent} is no JSON object", place, "nest its keys as released"))
+            return None
+        if part not in value:
+            missing = ".".join(walked)
+            message = f"{missing} is missing" + (f": {key.why}" if missing == key.path else "")
+            faults.append(tree.source.error("DI063", message, place, "add it"))
             return None
         value = value[part]
-        walked.append(part)
     fault = key.fault(value)
     if fault:
         code, sentence = fault
-        message = f"{key.path} is {show(tuple(value) if isinstance(value, list) else value)}; it must be {sentence}"
+        message = f"{key.path} is {quoted(value)}; it must be {sentence}"
         faults.append(tree.source.error(code, message, tree.place(key.path), f"{key.path}: {key.why}"))
         return None
     return tuple(value) if isinstance(value, list) else normalise(value)

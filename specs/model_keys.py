@@ -28,7 +28,7 @@ class ConfigKey:
 
     def fault(self, value: Any) -> tuple[str, str] | None:
         """Code and rest of the sentence ``it must be ...`` if ``value`` is wrong."""
-        number = normalise(value) if isinstance(value, Fraction) else value
+        number: Any = normalise(value) if isinstance(value, Fraction) else value
         integer = isinstance(number, int) and not isinstance(number, bool)
         match self.kind:
             case "count" | "index":

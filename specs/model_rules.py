@@ -67,15 +67,14 @@ def _ratios_follow_sources(ratios: Sequence[int], sources: Sequence[int], layers
     return True
 
 
-def _compressed(ratios: Sequence[int], ids: Sequence[int]) -> bool:
-    return all(ratios[i] for i in ids if i < len(ratios))
+def _compressed(ids: Sequence[int], ratios: Sequence[int], layers: int) -> bool:
+    return all(ratios[i] for i in ids if i < min(layers, len(ratios)))
 
 
 def _one_side(targets: Sequence[int], sources: Sequence[int]) -> bool:
     return not sources or len({t >= sources[-1] for t in targets}) <= 1
 
 
-_T = "text_config."
 _LAYER_HELP = "layer ids count from 0 and leave out the draft layers"
 MODEL_RULES: tuple[ModelRule, ...] = (
     ModelRule(
@@ -121,8 +120,8 @@ MODEL_RULES: tuple[ModelRule, ...] = (
     *(
         ModelRule(
             "DI072",
-            (name, "compress_ratios"),
-            lambda ids, ratios: _compressed(ratios, ids),
+            (name, "compress_ratios", "num_hidden_layers"),
+            _compressed,
             f"{name} names a layer of ratio 0, which compresses nothing",
             "a source layer has ratio 1 or 2",
         )
@@ -152,7 +151,7 @@ MODEL_RULES: tuple[ModelRule, ...] = (
     ModelRule(
         "DI076",
         ("candidate_source_layer_id", "kv_source_layer_ids"),
-        lambda candidate, kv: bool(kv) and candidate == kv[-1],
+        lambda candidate, kv: not kv or candidate == kv[-1],
         "the candidate source must be the last KV source",
         "the layer that begins the consumers selects the candidates of the layers after it",
     ),

@@ -61,15 +61,17 @@ class _Resolver:
             self._check(rule)
 
     def _look_up_model(self) -> ModelConfig | None:
+        loaded, spec = self.loaded, self.loaded.spec
         try:
-            return load_model_config(self.loaded.spec.model, self.loaded.folder, self.loaded.place("model"))
+            return load_model_config(spec.model, loaded.folder, loaded.place("model"), loaded.source.shown)
         except InputError as fault:
             self.faults += [Fault(d, frozenset({"model"})) for d in fault.diagnostics]
             return None
 
     def _look_up_hardware(self) -> HardwareTable | None:
+        loaded, spec = self.loaded, self.loaded.spec
         try:
-            return load_hardware(self.loaded.spec.hardware, self.loaded.folder, self.loaded.place("hardware"))
+            return load_hardware(spec.hardware, loaded.folder, loaded.place("hardware"), loaded.source.shown)
         except InputError as fault:
             self.faults += [Fault(d, frozenset({"hardware"})) for d in fault.diagnostics]
             return None
@@ -146,8 +148,7 @@ class _Resolver:
         evidence = ", ".join(
             self._evidence(key, value) for key, value in zip(rule.keys, values, strict=True) if self._meaningful(key)
         )
-        written = [key for key in rule.keys if key in self.loaded.places]
-        at = self.loaded.place(written[0] if written else "engine")
+        at = self.loaded.place(*rule.keys, *("model" for key in rule.keys if key.startswith("model.config.")))
         self._fault(at.error(rule.code, f"{rule.sentence}: {evidence}", rule.help), *self._closure(rule.keys))
 
     def _meaningful(self, key: str) -> bool:
@@ -160,6 +161,8 @@ class _Resolver:
             where = f"line {at.value.line}" if at.value.line else at.source.shown
         elif key.startswith("model.config.") and self.model:
             where = self.model.sources[key.removeprefix("model.config.")]
+        elif key in AUTO_SAYS:
+            where = self.settings[key].source
         elif key in self.settings and self.settings[key].formula:
             where = f"default {self.settings[key].formula}"
         else:

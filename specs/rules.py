@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from deepinfer_gen.formula import ceil_div
 from deepinfer_gen.specs.schema_types import ALL, DECODES, PREFILLS
@@ -39,8 +38,8 @@ def _multiple_of_ratios(tokens: int, ratios: tuple[int, ...]) -> bool:
     return all(tokens % ratio == 0 for ratio in ratios if ratio)
 
 
-def _fits(num_blocks: Any, max_model_len: int, nextn: int, block_size: int) -> bool:
-    return num_blocks == "auto" or num_blocks > longest_sequence_blocks(max_model_len, nextn, block_size)
+def _fits(num_blocks: int | str, max_model_len: int, nextn: int, block_size: int) -> bool:
+    return isinstance(num_blocks, str) or num_blocks > longest_sequence_blocks(max_model_len, nextn, block_size)
 
 
 RULES: tuple[Rule, ...] = (

@@ -84,7 +84,7 @@ def _fraction_between(low: str, high: str, *, open_low: bool = False) -> Any:
         number = _fraction(value)
         if number < Fraction(low) or number > Fraction(high) or (open_low and number == Fraction(low)):
             sentence = "must be over {low} and at most {high}" if open_low else "must be between {low} and {high}"
-            raise PydanticCustomError("out_of_range", sentence, {"low": low, "high": high})  # type: ignore[arg-type]
+            raise PydanticCustomError("out_of_range", sentence, {"low": low, "high": high})
         return number
 
     least = "exclusiveMinimum" if open_low else "minimum"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from deepinfer_gen.diagnostics import Diagnostic
 from deepinfer_gen.specs.source_text import Place
-from deepinfer_gen.specs.yaml_tree import KeyPlace, YamlTree
+from deepinfer_gen.specs.yaml_tree import KeyPlace, PlainWord, YamlTree
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -48,16 +48,23 @@ def in_file_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 def show(value: Any) -> str:
     """A value as the spec would write it, long text cut."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Fraction):
         return decimal(value)
     if isinstance(value, Mapping):
         return "a mapping"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(show(v) for v in value) + "]"
-    text = str(value)
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(quoted(v) for v in value) + "]"
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def quoted(value: Any) -> str:
+    """Like ``show``, with text in quotes."""
+    return f"'{show(value)}'" if isinstance(value, str) else show(value)
 
 
 def decimal(value: Fraction) -> str:
@@ -112,12 +119,13 @@ def _sentence(model: type[BaseModel], key: str, kind: str, value: Any, error: An
     info = _section(model, key).model_fields[key.rpartition(".")[2]]
     help_ = f"{key}: {info.description}" if info.description else ""
     context = error.get("ctx", {})
-    found = f"{key} is {_quoted(value)}"
+    found = f"{key} is {quoted(value)}"
     match kind:
         case "int_type":
             return "DI013", f"{found}; it must be an integer", help_
         case "bool_type":
-            return "DI013", f"{found}; it must be true or false", help_
+            word = f"write true or false; '{value}' is text in YAML 1.2" if isinstance(value, PlainWord) else help_
+            return "DI013", f"{found}; it must be true or false", word
         case "string_type":
             return "DI013", f"{found}; it must be text", "quote it if it is meant as text"
         case "model_type" | "model_attributes_type":
@@ -153,7 +161,3 @@ def _closest(value: Any, choices: list[str]) -> str:
     close = {c.lower(): c for c in choices}
     match = difflib.get_close_matches(str(value).lower(), close, n=1, cutoff=0.6)
     return f"did you mean {close[match[0]]}?" if match else ""
-
-
-def _quoted(value: Any) -> str:
-    return f"'{show(value)}'" if isinstance(value, str) else show(value)

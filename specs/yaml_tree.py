@@ -22,6 +22,7 @@ Tree = dict[str, "Scalar | Tree"]
 _MAX_DEPTH = 4
 _MAX_DIGITS = 40
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+\Z")
 _WORDS = frozenset({"y", "n", "yes", "no", "on", "off"})
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -39,6 +40,10 @@ _AMBIGUOUS = (
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*\Z"), "a date to some YAML readers"),
     (re.compile(r"(True|TRUE|False|FALSE)\Z"), "a truth value in another spelling"),
 )
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text[:60])
 
 
 class PlainWord(str):
@@ -196,8 +201,11 @@ class _Builder:
             raise InputError(self.source.error("DI009", message, place, "write the settings out"))
         name = str(event.value)
         frame.key, frame.key_place = name, place
-        frame.ignored = name in frame.keys
-        if frame.ignored:
+        frame.ignored = name in frame.keys or not _WORD.match(name)
+        if not _WORD.match(name):
+            remedy = "keys are plain words; a dotted key is written as a section with the rest below it"
+            self._refuse("", "DI011", f"unknown key '{frame.prefix}{_printable(name)}'", place, remedy)
+        elif frame.ignored:
             first = frame.keys[name]
             message = f"'{frame.prefix}{name}' is written twice, first on line {first.line}"
             self._refuse("", "DI008", message, place, "keep one of the two")
@@ -225,7 +233,8 @@ class _Builder:
             frame.mapping[key] = child
             self._frames.append(_Frame(child, dotted + "."))
         else:
-            value = self._scalar(dotted, event, place)
+            # The mark of an absent value is that of the next token, so an empty value is shown at its key.
+            value = self._scalar(dotted, event, place if event.value or event.style else frame.key_place)
             if value is not None:
                 frame.mapping[key] = value
 

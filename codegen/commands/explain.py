@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from deepinfer_gen.canonical import plain
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.explain import explain_json, explain_lines, list_keys, matching_keys
-from deepinfer_gen.codegen.plan import plain
 from deepinfer_gen.codegen.sources import open_plan
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 

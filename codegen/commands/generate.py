@@ -6,10 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from deepinfer_gen.codegen.commands.build import build
-from deepinfer_gen.codegen.commands.output import write_lines
-from deepinfer_gen.codegen.sources import plan_spec
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the default command."""
@@ -31,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write ``PARENT/<name>/`` and build it; the paths of both are the results."""
+    # Imported here because the general --help shows this command's options and must load nothing else.
+    from deepinfer_gen.codegen.commands.build import build
+    from deepinfer_gen.codegen.commands.output import write_lines
+    from deepinfer_gen.codegen.sources import plan_spec
+
     plan = plan_spec(args.spec)
     from deepinfer_gen.codegen.render import render
     from deepinfer_gen.codegen.write import write_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
-from deepinfer_gen.codegen.sources import open_plan
+from deepinfer_gen.codegen.sources import open_plan, open_plan_unfit
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 
@@ -21,20 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report, plan.json, or one stage."""
+    """Print the report, plan.json, or one stage. A plan that does not fit is bad input, told after the report."""
     if args.json and args.dump not in (None, "plan"):
         text = f"--json prints the plan, --dump {args.dump} another stage"
         raise InputError(Diagnostic("DI250", text, help="give one of them; --dump prints JSON already"))
     if args.dump in ("spec", "resolved"):
         write_json(_stage(args.spec, args.dump))
         return 0
-    plan = open_plan(args.spec)
     if args.json or args.dump == "plan":
-        write_json(plan.as_dict())
+        write_json(open_plan(args.spec).as_dict())
         return 0
     from deepinfer_gen.codegen.plan_report import plan_lines
 
+    plan, fault = open_plan_unfit(args.spec)
     write_lines(plan_lines(plan, args.spec))
+    if fault:
+        raise fault
     return 0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from deepinfer_gen.codegen.commands.output import write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    from deepinfer_gen.specs.json_schema import json_schema
+    from deepinfer_gen.specs.json_schema import schema_text
 
-    write_json(json_schema())
+    sys.stdout.write(schema_text())
     return 0

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
-from deepinfer_gen.codegen.drawing.picture import layer_ranges
-from deepinfer_gen.codegen.text import columns, write_bytes
+from deepinfer_gen.codegen.text import columns, number_ranges, write_bytes
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def _folded(tensors: Iterable[TensorSpec]) -> list[list[str]]:
     rows = []
     for alike in kinds.values():
         numbers = zip(*(map(int, _NUMBER.findall(t.name)) for t in alike), strict=True)
-        ranges = [layer_ranges(sorted(set(position))).replace(" ", "") for position in numbers]
+        ranges = [number_ranges(sorted(set(position))).replace(" ", "") for position in numbers]
         name = alike[0].name
         for found, shown in reversed(list(zip(_NUMBER.finditer(name), ranges, strict=True))):
             name = f"{name[: found.start()]}{shown}{name[found.end() :]}"

@@ -23,6 +23,7 @@ from deepinfer_gen.codegen.derive import (
 )
 from deepinfer_gen.codegen.plan import Plan, PlanBuilder
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.specs.dump import spec_digest
 from deepinfer_gen.specs.resolved import Resolved
 
 _SUBJECTS = (
@@ -64,5 +65,5 @@ def derive_unfit(resolved: Resolved) -> tuple[Plan, InputError | None]:
     for subject in _SUBJECTS:
         subject(builder, resolved)
     fault = memory.shortage(builder, resolved)
-    plan = builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=roots.spec_digest(resolved))
+    plan = builder.build(name=resolved.name, spec_file=resolved.spec_file, spec_digest=spec_digest(resolved))
     return plan, fault

@@ -86,7 +86,7 @@ def _candidate_role(r: Resolved, layer: int, kv_source: int | None) -> str:
     source = r.model.candidate_source_layer_id
     if layer == source:
         return "source"
-    if layer > source and layer in r.model.index_source_layer_ids and kv_source == source:
+    if layer in r.model.index_source_layer_ids and kv_source == source:
         return "consumer"
     return "none"
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from deepinfer_gen.canonical import digest_json, plain
 from deepinfer_gen.codegen.plan import PlanBuilder
-from deepinfer_gen.formula import normalise
 from deepinfer_gen.specs.resolved import Resolved
 
 FORMATS = {
@@ -32,12 +30,3 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         b.given(f"formats.{name}.bits", bits, unit="bits", source=_FORMAT_SOURCE, why=why)
         b.given(f"formats.{name}.group", group, unit="values", source=_FORMAT_SOURCE, why="values that share a scale")
         b.given(f"formats.{name}.scale_bytes", scale_bytes, unit="B", source=_FORMAT_SOURCE, why="bytes of one scale")
-
-
-def spec_digest(r: Resolved) -> str:
-    """sha256 over the resolved values: settings, model config and hardware; moved lines and comments do not count."""
-    parts = {"settings": r.settings, "model": r.model.settings(), "hardware": r.hardware.settings}
-    content = {
-        part: {key: plain(normalise(s.value)) for key, s in settings.items()} for part, settings in parts.items()
-    }
-    return digest_json({"name": r.name, **content})

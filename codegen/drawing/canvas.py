@@ -61,10 +61,8 @@ class Canvas:
         bold: bool = False,
     ) -> None:
         """Text with its baseline at ``y``; ``anchor`` is ``start``, ``middle`` or ``end``."""
-        weight = ' font-weight="600"' if bold else ""
-        self._parts.append(
-            f'<text x="{x}" y="{y}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
-        )
+        style = f'font-size="{size}" fill="{fill}" text-anchor="{anchor}"' + (' font-weight="600"' if bold else "")
+        self._parts.append(f'<text x="{x}" y="{y}" {style}>{escape(text)}</text>')
 
     def break_mark(self, x: int, y: int, paper: str, ink: str) -> None:
         """Two slanted strokes across the edge at ``y``: what stands here is wider than its share."""

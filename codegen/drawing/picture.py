@@ -119,17 +119,6 @@ def proportional(sizes: Sequence[int], width: int, least: int) -> tuple[list[int
     return [b - a for a, b in pairwise(edges)], widened
 
 
-def layer_ranges(layers: Sequence[int]) -> str:
-    """``0–3, 7, 9–12``: layer numbers as ranges."""
-    runs: list[list[int]] = []
-    for layer in sorted(layers):
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)
-
-
 def _groups(regions: Sequence[Mapping[str, Any]], backbone: int) -> list[StateGroup]:
     groups: list[StateGroup] = []
     for region in regions:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deepinfer_gen.codegen.drawing.canvas import Canvas, text_width
-from deepinfer_gen.codegen.drawing.picture import BlockSource, Picture, StateGroup, layer_ranges, proportional
-from deepinfer_gen.codegen.text import write_bytes
+from deepinfer_gen.codegen.drawing.picture import BlockSource, Picture, StateGroup, proportional
+from deepinfer_gen.codegen.text import number_ranges, write_bytes
 
 WIDTH = 1200
 LEFT = 40
@@ -122,7 +122,7 @@ def _state_table(canvas: Canvas, groups: Sequence[StateGroup], y: int) -> int:
         strong, light = STATE_COLOURS.get(group.title, _OTHER)
         canvas.rect(LEFT, y - 11, 14, 14, light, stroke=strong)
         canvas.text(LEFT + 24, y, group.title, size=13, bold=True)
-        canvas.text(LEFT + 190, y, f"layers {layer_ranges(group.layers)}", size=13)
+        canvas.text(LEFT + 190, y, f"layers {number_ranges(group.layers)}", size=13)
         shape = f"{len(group.layers)} × {group.rows:,} rows × {group.row_bytes:,} B"
         canvas.text(LEFT + 360, y, shape, size=13)
         canvas.text(LEFT + 570, y, group.format, size=13, fill=MUTED)
@@ -219,7 +219,7 @@ def _block_table(canvas: Canvas, picture: Picture, colours: dict[int, tuple[str,
         canvas.rect(LEFT, y - 11, 14, 14, light, stroke=strong)
         canvas.text(LEFT + 24, y, f"layer {source.layer}", size=13, bold=True)
         entry = "one row per token" if source.ratio == 1 else f"one row per {source.ratio} tokens"
-        canvas.text(LEFT + 110, y, f"{entry}, read by layers {layer_ranges(source.readers)}", size=13)
+        canvas.text(LEFT + 110, y, f"{entry}, read by layers {number_ranges(source.readers)}", size=13)
         rows = [p for p in source.parts if p.rows]
         shapes = " + ".join(f"{p.rows} × {p.row_bytes} B {p.format}" for p in rows)
         canvas.text(LEFT + 430, y, shapes, size=13, fill=MUTED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deepinfer_gen.codegen.drawing.picture import Picture, layer_ranges, proportional
-from deepinfer_gen.codegen.text import columns, write_bytes
+from deepinfer_gen.codegen.drawing.picture import Picture, proportional
+from deepinfer_gen.codegen.text import columns, number_ranges, write_bytes
 
 _LEAST_BOX = 4
 _ASCII = str.maketrans("┌┐└┘─│┬┴├┤┼×–·…", "++++-|+++++x--.")
@@ -24,7 +24,7 @@ def layout_lines(picture: Picture, *, width: int, unicode: bool = True) -> list[
 def _state(picture: Picture, width: int) -> list[str]:
     groups = [g for g in picture.groups if g.bytes]
     letters = {g: chr(ord("A") + i) for i, g in enumerate(picture.groups)}
-    labels = [(f"{g.title} {layer_ranges(g.layers)}", layer_ranges(g.layers), letters[g]) for g in groups]
+    labels = [(f"{g.title} {number_ranges(g.layers)}", number_ranges(g.layers), letters[g]) for g in groups]
     total = picture.slot_bytes * picture.slots
     stored, dropped = picture.stored_bytes, picture.slot_bytes - picture.stored_bytes
     table = [
@@ -32,7 +32,7 @@ def _state(picture: Picture, width: int) -> list[str]:
             letters[g],
             g.title,
             "stored" if g.stored else "dropped",
-            f"layers {layer_ranges(g.layers)}",
+            f"layers {number_ranges(g.layers)}",
             f"{len(g.layers)} × {g.rows:,} × {g.row_bytes:,} B",
             g.format,
             f"padding {g.padding} B" if g.padding else "",
@@ -68,7 +68,7 @@ def _block(picture: Picture, width: int) -> list[str]:
             p.kind,
             f"{p.rows:,} × {p.row_bytes:,} B" if p.rows else "",
             p.format,
-            f"read by layers {layer_ranges(s.readers)}" if p.rows else "",
+            f"read by layers {number_ranges(s.readers)}" if p.rows else "",
             f"at {p.offset:,}",
             f"{p.bytes:,} B",
         ]

@@ -45,8 +45,13 @@ def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def lines(log: Path) -> list[str]:
-    return log.read_text().splitlines()
+def compiled_units(log: Path) -> list[str]:
+    """The source files compiled so far, linking left out."""
+    commands = [line.split() for line in log.read_text().splitlines()]
+    return sorted(command[command.index("-c") + 1] for command in commands if "-c" in command)
+
+
+BOTH = ["engine.cpp", "src/bindings.cpp"]
 
 
 def faults(caught: "pytest.ExceptionInfo[InputError]") -> tuple[Diagnostic, ...]:
@@ -56,10 +61,10 @@ def faults(caught: "pytest.ExceptionInfo[InputError]") -> tuple[Diagnostic, ...]
 def test_a_second_build_compiles_nothing(folder: Path, cache: BuildCache, compiles: Path) -> None:
     first = build_folder(folder, cache)
     assert first.compiled
-    assert len(lines(compiles)) == 2  # the bindings and the engine
+    assert compiled_units(compiles) == BOTH
     second = build_folder(folder, cache)
     assert (second.compiled, second.engine) == (False, first.engine)
-    assert len(lines(compiles)) == 2
+    assert compiled_units(compiles) == BOTH
 
 
 def test_moved_provenance_rebuilds_nothing_and_code_does(folder: Path, cache: BuildCache, compiles: Path) -> None:
@@ -68,7 +73,10 @@ def test_moved_provenance_rebuilds_nothing_and_code_does(folder: Path, cache: Bu
     assert not build_folder(folder, cache).compiled
     write_folder(sample_files(scheduler_hpp="// other\n"), folder)
     assert build_folder(folder, cache).compiled
-    assert len(lines(compiles)) == 3  # the bindings are compiled once
+    assert compiled_units(compiles) == ["engine.cpp", *BOTH]
+    write_folder(sample_files(scheduler_hpp="// other\n", **{"layout.json": "{}\n"}), folder)
+    assert build_folder(folder, cache).compiled
+    assert compiled_units(compiles) == ["engine.cpp", *BOTH]  # no code changed: linked only
 
 
 def test_headers_and_flags_are_part_of_the_key(
@@ -114,7 +122,7 @@ def test_sixteen_cold_processes_compile_once(folder: Path, cache: BuildCache, co
     for process in processes:
         process.join(120)
     assert [p.exitcode for p in processes] == [0] * 16
-    assert len(lines(compiles)) == 2
+    assert compiled_units(compiles) == BOTH
     assert not list((cache.root / "work").iterdir())
     assert not build_folder(folder, cache).compiled
 
@@ -124,7 +132,7 @@ def test_a_killed_builder_blocks_nobody(folder: Path, cache: BuildCache, compile
     doomed = FORK.Process(target=build_folder, args=(folder, cache))
     doomed.start()
     deadline = time.monotonic() + 60
-    while not lines(compiles):
+    while not compiled_units(compiles):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert doomed.pid is not None
@@ -185,11 +193,13 @@ def test_a_damaged_entry_is_refused_and_built_again(folder: Path, cache: BuildCa
 
 def test_a_damaged_object_is_compiled_again(folder: Path, cache: BuildCache, compiles: Path) -> None:
     build_folder(folder, cache)
-    (compiled,) = (cache.root / "objects").glob("*/object.o")
-    compiled.write_bytes(b"not an object")
-    write_folder(sample_files(scheduler_hpp="// other\n"), folder)
+    objects = list((cache.root / "objects").glob("*/object.o"))
+    assert len(objects) == 2
+    for compiled in objects:
+        compiled.write_bytes(b"not an object")
+    write_folder(sample_files(**{"layout.json": "{}\n"}), folder)
     assert build_folder(folder, cache).compiled
-    assert len(lines(compiles)) == 4
+    assert compiled_units(compiles) == sorted(BOTH * 2)
 
 
 def test_cached_things_can_be_listed_and_removed(folder: Path, cache: BuildCache) -> None:

@@ -108,14 +108,11 @@ def test_layouts(make, tiny, data):
 
 @settings(max_examples=60, deadline=None)
 @given(change=changes())
-def test_graphs(make, change):
-    plan = derive(make(change))
+def test_graphs(make, enlarged, change):
+    plan = derive(make(change, hardware=enlarged("sm100", 10**13)))
     sizes, rows, lookup = (plan.integers(f"graphs.{name}") for name in ("sizes", "rows", "lookup"))
-    total, seqs, max_q = (
-        plan.integer("graphs.max_total_q"),
-        change["limits.max_num_seqs"],
-        change["speculative.nextn"] + 1,
-    )
+    total, seqs = plan.integer("graphs.max_total_q"), change["limits.max_num_seqs"]
+    max_q = change["speculative.nextn"] + 1
     interval = change["graphs.batch_size_interval"]
     assert list(sizes) == sorted(set(sizes))
     assert sizes[-1] == total == seqs * max_q
@@ -132,8 +129,8 @@ def test_graphs(make, change):
 
 @settings(max_examples=60, deadline=None)
 @given(change=changes())
-def test_redundant_experts_are_the_fewest(make, change):
-    plan = derive(make(change))
+def test_redundant_experts_are_the_fewest(make, enlarged, change):
+    plan = derive(make(change, hardware=enlarged("sm100", 10**13)))
     ep, minimum = change["parallel.ep"], change["eplb.min_redundant_per_rank"]
     least = next(r for r in range(minimum * ep, minimum * ep + ep) if (384 + r) % ep == 0) if ep > 1 else 0
     assert plan["eplb.redundant_experts"] == least

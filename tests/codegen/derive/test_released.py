@@ -84,12 +84,7 @@ def test_wide_decode_has_one_spare_expert_a_rank(make):
 
 def test_prompt_engine_has_no_graphs(make):
     plan = derive(make({"engine.type": "PROMPT", "graphs.batch_size_interval": None, "eplb.min_redundant_per_rank": 4}))
-    assert (plan["graphs.sizes"], plan["graphs.rows"], plan["graphs.lookup"], plan["graphs.max_total_q"]) == (
-        (),
-        (),
-        (),
-        0,
-    )
+    assert [plan[f"graphs.{name}"] for name in ("sizes", "rows", "lookup", "max_total_q")] == [(), (), (), 0]
     assert plan["memory.graphs_bytes"] == 0
     assert plan["eplb.redundant_experts"] == 32
 

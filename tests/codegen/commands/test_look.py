@@ -1,0 +1,8 @@
+"""plan and explain: looking before building."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
