@@ -18,7 +18,7 @@ _CONFIG_NAMES = (
     "routed_scaling_factor", "swiglu_limit", "sliding_window", "index_n_heads", "index_head_dim", "index_topk",
     "candidate_topk_blocks", "candidate_block_size", "hc_mult", "hc_sinkhorn_iters", "hc_eps", "engram_max_ngram_size",
     "engram_n_heads", "engram_head_dim", "engram_pad_token_id", "engram_compressed_vocab_size", "bos_token_id",
-    "eos_token_id", "pad_token_id",
+    "eos_token_id", "pad_token_id", "dspark_n_routed_experts", "dspark_markov_rank",
 )  # fmt: skip
 _OTHER_NAMES = {
     "weight_tile": "model.config.weight_block_size",
@@ -37,7 +37,10 @@ def model_plan(plan: Plan) -> ModelPlan:
     return ModelPlan(
         preset=str(plan["model.preset"]),
         policy=str(plan["numerics.policy"]),
-        constants={name: _constant(plan[key]) for name, key in names.items()},
+        constants={
+            **{name: _constant(plan[key]) for name, key in names.items()},
+            "dspark_num_target_layers": len(plan.integers("model.config.dspark_target_layer_ids")),
+        },
         rope={table: _rope(plan, table) for table in _ROPE_TABLES},
         layers=tuple(_layer(plan, layer, regions) for layer in layer_indices(plan)),
     )
