@@ -56,7 +56,9 @@ MESSAGES = {
     (): f"error[DI251]: no spec and no command given\nhelp: deepinfer-gen SPEC, or one of {COMMANDS}\n",
     ("paln", "tiny-cpu"): "error[DI253]: 'paln' is neither a command nor a spec\nhelp: did you mean 'plan'?\n",
     ("tiny-cpi",): "error[DI253]: 'tiny-cpi' is neither a command nor a spec\nhelp: did you mean 'tiny-cpu'?\n",
-    ("zzz",): f"error[DI253]: 'zzz' is neither a command nor a spec\nhelp: commands are {COMMANDS}; a spec is a YAML file\n",
+    (
+        "zzz",
+    ): f"error[DI253]: 'zzz' is neither a command nor a spec\nhelp: commands are {COMMANDS}; a spec is a YAML file\n",
     ("plan", "tiny-cpu", "--jsn"): (
         "error[DI254]: deepinfer-gen plan knows no option '--jsn'\nhelp: did you mean '--json'?\n"
     ),

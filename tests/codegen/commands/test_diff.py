@@ -19,7 +19,9 @@ WriteSpec = Callable[..., str]
 
 
 def test_comments_and_moved_lines_are_no_difference(cli: Cli, write_spec: WriteSpec) -> None:
-    moved = write_spec("moved.yaml", ("engine:", "# a comment\n\nengine:"), ("model: tiny-v41\n", "model: tiny-v41  # it\n"))
+    moved = write_spec(
+        "moved.yaml", ("engine:", "# a comment\n\nengine:"), ("model: tiny-v41\n", "model: tiny-v41  # it\n")
+    )
     result = cli("diff", write_spec(), moved)
     assert result.status == 0
     assert result.out == "case and case are equal.\nKV stored by case can be read by case.\n"
@@ -70,7 +72,11 @@ def test_moved_regions_are_listed(cli: Cli, write_spec: WriteSpec) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reasons"),
     [
-        ("block_size: 32", "block_size: 32\n  row_layout: split", ["row format: kv.row_layout is interleaved, not split"]),
+        (
+            "block_size: 32",
+            "block_size: 32\n  row_layout: split",
+            ["row format: kv.row_layout is interleaved, not split"],
+        ),
         ("block_size: 32", "block_size: 32\n  store_grain: 64", ["grain: kv.store_grain is 128, not 64"]),
         (
             "nextn: 0",
@@ -95,9 +101,7 @@ def test_moved_regions_are_listed(cli: Cli, write_spec: WriteSpec) -> None:
         ),
     ],
 )
-def test_reasons_why_kv_cannot_be_read(
-    cli: Cli, write_spec: WriteSpec, old: str, new: str, reasons: list[str]
-) -> None:
+def test_reasons_why_kv_cannot_be_read(cli: Cli, write_spec: WriteSpec, old: str, new: str, reasons: list[str]) -> None:
     stored = cli("diff", write_spec(), write_spec("b.yaml", (old, new)), "--json").data["stored_kv"]
     assert stored["readable"] is False
     assert stored["reasons"] == reasons

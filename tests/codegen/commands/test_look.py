@@ -120,7 +120,9 @@ def test_explain_as_data(cli: Cli, write_spec: WriteSpec) -> None:
 @pytest.mark.parametrize("pattern", ["state.swa.3", "state.swa.3.", "state.swa.3.*", "state.swa.[3].*"])
 def test_a_prefix_or_glob_lists_keys(cli: Cli, pattern: str) -> None:
     out = cli("explain", "tiny-cpu", pattern).out
-    assert [line.split()[0] for line in out.splitlines()] == [f"state.swa.3.{f}" for f in ("bytes", "offset", "padding")]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        f"state.swa.3.{f}" for f in ("bytes", "offset", "padding")
+    ]
     assert list(cli("explain", "tiny-cpu", pattern, "--json").data["keys"]) == [
         f"state.swa.3.{f}" for f in ("bytes", "offset", "padding")
     ]
