@@ -14,10 +14,8 @@ import pytest
 from deepinfer_gen.codegen import cli
 from deepinfer_gen.codegen.commands import plan as plan_command
 
-TABLE = [
-    "plan", "explain", "fit", "check", "diff", "draw", "flatten", "init", "schema", "doctor", "build", "clean", "weights",
-    "run",
-]  # fmt: skip
+COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, run"
+TABLE = COMMANDS.split(", ")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -51,7 +49,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == f"deepinfer-gen {cli.tool_version()}\n"
 
 
-COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, run"
+COMMON = "[--error-format {text,json,github}] [--debug]"
 MESSAGES = {
     (): f"error[DI251]: no spec and no command given\nhelp: deepinfer-gen SPEC, or one of {COMMANDS}\n",
     ("paln", "tiny-cpu"): "error[DI253]: 'paln' is neither a command nor a spec\nhelp: did you mean 'plan'?\n",
@@ -68,7 +66,7 @@ MESSAGES = {
     ),
     ("explain", "tiny-cpu"): (
         "error[DI250]: deepinfer-gen explain: the following arguments are required: KEY\n"
-        "help: usage: deepinfer-gen explain [-h] [--full] [--json] [--error-format {text,json,github}] [--debug] SPEC KEY;"
+        f"help: usage: deepinfer-gen explain [-h] [--full] [--json] {COMMON} SPEC KEY;"
         " deepinfer-gen explain --help says more\n"
     ),
     ("plan", "tiny-cpu", "--dump", "ast"): (

@@ -105,7 +105,7 @@ def test_doctor_names_the_remedy(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_
     assert "MISSING  C++20 compiler  $CXX names 'no-such-compiler', which is not installed" in result.out
     at = next(i for i, line in enumerate(lines) if line.startswith("MISSING  build cache"))
     assert lines[at + 1] == "         help: set DEEPINFER_CACHE_DIR to a folder you may write"
-    assert "-dev" in lines[[i for i, line in enumerate(lines) if "Python headers" in line][0] + 1]
+    assert "-dev" in lines[next(i for i, line in enumerate(lines) if "Python headers" in line) + 1]
     assert lines[-1] == "3 required missing: C++20 compiler, Python headers, build cache"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def assert_legible(svg: str) -> None:
         lines[y].append((left, right, text))
     for labels in lines.values():
         labels.sort()
-        for (_, right, a), (left, _, b) in zip(labels, labels[1:], strict=False):
+        for (_, right, a), (left, _, b) in pairwise(labels):
             assert right <= left, f"'{a}' runs into '{b}'"
 
 
@@ -153,7 +154,7 @@ def test_svg_is_deterministic_and_plain(shipped: Picture) -> None:
 
 
 def test_a_name_cannot_break_the_svg() -> None:
-    plan, layout = open_layout("tiny-cpu")
+    _, layout = open_layout("tiny-cpu")
     hostile = '</title><script>"&'
     root = ElementTree.fromstring(layout_svg(picture_of(hostile, layout, backbone_layers=10)))
     assert root.find(f"{SVG}title").text == f"Memory layout of {hostile}"  # type: ignore[union-attr]
@@ -204,7 +205,7 @@ def test_proportional_widths(sizes: list[int], width: int, least: int) -> None:
         assert all(w >= least for w, wide in zip(widths, widened, strict=True) if wide)
         assert all(w >= least - 1 for w in widths)
         exact = [(s, w) for s, w, wide in zip(sizes, widths, widened, strict=True) if not wide]
-        for (small, a), (large, b) in zip(sorted(exact), sorted(exact)[1:], strict=False):
+        for (small, a), (large, b) in pairwise(sorted(exact)):
             assert small == large or a <= b + 1
 
 
