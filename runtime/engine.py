@@ -126,6 +126,10 @@ class LLMEngine:
         """End every request."""
         return self.abort_request(self.unfinished_requests())
 
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._requests)
+
     def unfinished_requests(self) -> list[int]:
         """Ids of the requests that have not ended, in the order in which they came."""
         return list(self._requests)

@@ -14,11 +14,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_MULTIPLIER_0 = np.uint64(0xD2511F53)
-_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
-_WEYL_0 = 0x9E3779B9
-_WEYL_1 = 0xBB67AE85
 _ROUNDS = 10
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_BUMPS = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None] * np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
 
@@ -38,30 +36,21 @@ def philox_4x32_10(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDAr
     ``counter`` [4, n] and ``key`` [2, n] hold 32-bit words in uint64; so does the result [4, n]. The products of two
     32-bit words fit uint64, so the arithmetic is exact.
     """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    keys = (key + _BUMPS) & _LOW
+    even, odd = counter[0::2], counter[1::2]
     for turn in range(_ROUNDS):
-        product_0 = _MULTIPLIER_0 * c0
-        product_1 = _MULTIPLIER_1 * c2
-        bump_0 = (k0 + np.uint64(turn * _WEYL_0 & 0xFFFFFFFF)) & _LOW
-        bump_1 = (k1 + np.uint64(turn * _WEYL_1 & 0xFFFFFFFF)) & _LOW
-        c0, c1, c2, c3 = (
-            (product_1 >> _WORD) ^ c1 ^ bump_0,
-            product_1 & _LOW,
-            (product_0 >> _WORD) ^ c3 ^ bump_1,
-            product_0 & _LOW,
-        )
-    return np.stack([c0, c1, c2, c3])
+        product = _MULTIPLIERS * even
+        even, odd = (product >> _WORD)[::-1] ^ odd ^ keys[turn], (product & _LOW)[::-1]
+    return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
 def uniforms(
     seeds: ArrayLike, rounds: ArrayLike, *, purpose: Purpose, offset: ArrayLike = 0, branch: ArrayLike = 0
 ) -> NDArray[np.float64]:
     """One uniform number in [0, 1) with 53 random bits per element of ``seeds`` (uint64); the rest is broadcast."""
-    seed, turn, place, arm = np.broadcast_arrays(
-        *(np.atleast_1d(np.asarray(a, np.uint64)) for a in (seeds, rounds, offset, branch))
-    )
-    counter = np.stack([turn, place, np.full_like(turn, purpose), arm])
+    seed = np.asarray(seeds, np.uint64)
+    counter = np.empty((4, len(seed)), np.uint64)
+    counter[0], counter[1], counter[2], counter[3] = rounds, offset, purpose, branch
     words = philox_4x32_10(counter, np.stack([seed & _LOW, seed >> _WORD]))
     high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)
     return (high * np.uint64(1 << 26) + low) * 2.0**-53

@@ -39,7 +39,7 @@ class StepTokens:
 
 
 class Worker:
-    """One rank's execution. The device runs in order, so the host prepares sampling while the forward pass runs."""
+    """One rank's execution. The device runs in order: everything of a step is queued, and the host waits once."""
 
     def __init__(
         self, device: Device, model: Model, cache: KVCache, sampler: Sampler, table: SamplingTable, graphs: GraphTable
@@ -71,22 +71,14 @@ class Worker:
         rows = np.nonzero(step.samples[: step.num_rows])[0]
         last_tokens = torch.from_numpy((np.cumsum(step.q_len, dtype=np.int64) - 1)[rows])
         batch = ForwardBatch.from_step(step, _HOST)
+        sampled_requests = [requests[r] for r in rows.tolist()]
+        parameters = self._table.rows(sampled_requests, step.ids[rows], step.slot[rows], step.k_len[rows])
         logits: list[Tensor] = []
-        forward = self._device.submit(
-            "forward", lambda: logits.append(self._model.forward(batch, self._cache, last_tokens))
-        )
-        tokens, counts = np.zeros((step.num_rows, 1), np.int32), np.zeros(step.num_rows, np.int32)
-        if not len(rows):
-            pre_sampler_sync(step)
-            forward.wait()
-            return StepTokens(tokens, counts, rows, Sampled(np.empty(0, np.int32), {}))
-        parameters = self._table.rows(
-            [requests[r] for r in rows.tolist()], step.ids[rows], step.slot[rows], step.k_len[rows]
-        )
+        self._device.submit("forward", lambda: logits.append(self._model(batch, self._cache, last_tokens)))
         sample = self._device.submit("sample", lambda: self._sampler.sample(logits[0], parameters))
         pre_sampler_sync(step)
-        forward.wait()
         sampled = sample.wait()
+        tokens, counts = np.zeros((step.num_rows, 1), np.int32), np.zeros(step.num_rows, np.int32)
         tokens[rows, 0] = sampled.tokens
         counts[rows] = 1
         return StepTokens(tokens, counts, rows, sampled)
