@@ -199,8 +199,7 @@ def test_padding_is_named_in_the_terminal(padded: Picture) -> None:
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=60), st.integers(1, 2000), st.integers(1, 20))
 def test_proportional_widths(sizes: list[int], width: int, least: int) -> None:
     widths, widened = proportional(sizes, width, least)
-    if sum(sizes) or len(sizes) * least >= width:
-        assert sum(widths) == width
+    assert sum(widths) == width
     if len(sizes) * least < width:
         assert all(w >= least for w, wide in zip(widths, widened, strict=True) if wide)
         assert all(w >= least - 1 for w in widths)
