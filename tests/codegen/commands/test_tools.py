@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
@@ -219,3 +221,27 @@ def test_build_of_what_is_no_engine(cli: Cli, tmp_path: Path) -> None:
     result = cli("build", tmp_path)
     assert result.status == 2
     assert "error[DI200]: engine folder is not a generated engine folder: it has no manifest.json" in result.err
+
+
+def test_flatten_shows_the_constants_of_the_spec(cli: Cli, write_spec: WriteSpec, folder: Path) -> None:
+    result = cli("flatten", write_spec())
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("// The scheduler of one spec, flattened for reading.\n#include <")
+    assert "kMaxNumSeqs = 16;" in result.out
+    assert '#include "' not in result.out
+    assert cli("flatten", folder).out == result.out
+
+
+@pytest.mark.parametrize("spec", sorted(shipped_specs()))
+def test_every_shipped_spec_flattens(cli: Cli, spec: str) -> None:
+    """Also those whose policies are not built yet."""
+    result = cli("flatten", spec)
+    assert (result.status, result.err) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_flattened_source_compiles(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "flat.cpp").write_text(cli("flatten", "tiny-cpu").out)
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", tmp_path / "flat.cpp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
