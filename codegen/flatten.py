@@ -9,11 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from typing import Any
 
 from deepinfer_gen.codegen.cxx_text import CxxText
-from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 CONFIG = "engine_config.hpp"
 ENTRY = "scheduler.hpp"
@@ -23,14 +21,8 @@ _PRAGMA = re.compile(r"^#pragma once\n+", re.MULTILINE)
 _CONSTANT = re.compile(r"static constexpr [\w:]+ (k\w+) = ([^;]+);")
 _BRANCH = re.compile(r"\bif constexpr \(")
 _ELSE = re.compile(r"\s*else\b\s*")
+_NOT_BUILT = "// This version of deepinfer-gen does not have this policy: what names it below does not compile.\n"
 _RULE = "// " + "-" * 100
-
-
-def with_engine_headers(generated: Mapping[str, str]) -> dict[str, str]:
-    """The generated files and the engine headers of this package, by the names under which they are included."""
-    folder = files("deepinfer_gen.templates") / "engine"
-    headers = {f"engine/{h.name}": h.read_text("utf-8") for h in folder.iterdir() if h.name.endswith(".hpp")}
-    return {**headers, **generated}
 
 
 def flatten(sources: Mapping[str, str], *, entry: str = ENTRY) -> str:
@@ -38,29 +30,28 @@ def flatten(sources: Mapping[str, str], *, entry: str = ENTRY) -> str:
 
     ``sources`` maps include names to texts and must hold ``engine_config.hpp``. Standard includes stand at the top; an
     ``if constexpr`` whose condition follows from the config is replaced by the branch that is taken; each part names
-    the file it comes from. Raises ``InputError`` for an include that ``sources`` lacks.
+    the file it comes from. A header that ``sources`` lacks is a policy that is not built yet: a comment stands for it.
     """
     constants = config_constants(sources[CONFIG])
     system: set[str] = set()
     parts: dict[str, str] = {}
 
-    def visit(name: str, included_from: str) -> None:
+    def visit(name: str) -> None:
         if name in parts:
             return
         if name not in sources:
-            raise InputError(
-                Diagnostic("DI190", f"'{included_from}' includes '{name}', which does not exist", included_from)
-            )
-        parts[name] = ""  # keeps a circular include from recursing; insertion order is fixed below
+            parts[name] = _NOT_BUILT
+            return
+        parts[name] = ""  # keeps a circular include from recursing; the order is that of completion
         for kind, included in _INCLUDE.findall(sources[name]):
             if kind == "<":
                 system.add(included)
             else:
-                visit(included, name)
+                visit(included)
         del parts[name]
         parts[name] = resolve_branches(strip_directives(sources[name]), constants)
 
-    visit(entry, entry)
+    visit(entry)
     includes = "".join(f"#include <{name}>\n" for name in sorted(system))
     bodies = "".join(f"\n{_RULE}\n// {name}\n{_RULE}\n{text}" for name, text in parts.items())
     return f"// The scheduler of one spec, flattened for reading.\n{includes}{bodies}"
@@ -121,22 +112,24 @@ def unwrap(statement: str, indent: int) -> str:
 
 def evaluate_condition(condition: str, constants: Mapping[str, int | str]) -> bool | None:
     """The value of a condition over ``Cfg::`` constants, or None if it depends on anything else."""
-    python = re.sub(r"Cfg::(k\w+)", lambda m: repr(constants[m[1]]) if m[1] in constants else m[0], condition)
-    python = re.sub(r"EngineType::\w+", lambda m: m[0] if _quoted(python, m) else repr(m[0]), python)
+
+    def literal(name: re.Match[str]) -> str:
+        constant = name[1]
+        if constant is None:
+            return repr(name[0])
+        return repr(constants[constant]) if constant in constants else "unknown"
+
+    python = re.sub(r"Cfg::(k\w+)|EngineType::\w+", literal, condition)
     python = re.sub(r"!(?!=)", " not ", python.replace("&&", " and ").replace("||", " or "))
     try:
         value = _evaluate(ast.parse(python.strip(), mode="eval").body)
-    except (SyntaxError, _Unknown):
+    except (SyntaxError, _UnknownError):
         return None
     return bool(value)
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """The condition names something that the config does not decide."""
-
-
-def _quoted(text: str, match: re.Match[str]) -> bool:
-    return match.start() > 0 and text[match.start() - 1] in "'\""
 
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -153,12 +146,13 @@ def _evaluate(node: ast.expr) -> int | str | bool:
     match node:
         case ast.Constant(value=int() | str() as value):
             return value
+        # Every operand is evaluated: a condition that names something unknown stays as it is.
         case ast.BoolOp(op=ast.And(), values=values):
-            return all([_evaluate(v) for v in values])
+            return all(tuple(_evaluate(v) for v in values))
         case ast.BoolOp(op=ast.Or(), values=values):
-            return any([_evaluate(v) for v in values])
+            return any(tuple(_evaluate(v) for v in values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return not _evaluate(operand)
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
             return _COMPARE[type(op)](_evaluate(left), _evaluate(right))
-    raise _Unknown
+    raise _UnknownError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -14,23 +13,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the source; a policy that is not built yet is named where its code will stand."""
-    from deepinfer_gen.codegen.flatten import flatten, with_engine_headers
-    from deepinfer_gen.codegen.policies import POLICIES
+    """Print the source."""
+    from deepinfer_gen.codegen.flatten import flatten
 
-    later = {policy.header: f"// The {policy.title} is not built yet.\n" for policy in POLICIES}
-    sys.stdout.write(flatten({**later, **with_engine_headers(_generated(args.spec))}))
+    sys.stdout.write(flatten(_sources(args.spec)))
     return 0
 
 
-def _generated(argument: str) -> Mapping[str, str]:
-    """The C++ files of a spec (rendered in memory) or of a generated folder, by name."""
-    if Path(argument).is_dir():
-        from deepinfer_gen.manifest import read_folder
-
-        folder = read_folder(Path(argument))
-        return {name: folder.text(name) for name in folder.contents if name.endswith((".hpp", ".cpp"))}
+def _sources(argument: str) -> dict[str, str]:
+    """Every C++ file of an engine by the name under which it is included: of a spec, or of a folder as it stands."""
     from deepinfer_gen.codegen.render import render
-    from deepinfer_gen.codegen.sources import plan_spec
+    from deepinfer_gen.codegen.sources import open_plan
+    from deepinfer_gen.engine_sources import installed_sources, sources_of
+    from deepinfer_gen.manifest import read_folder
 
-    return render(plan_spec(argument))
+    if Path(argument).is_dir():
+        folder = read_folder(Path(argument))
+        contents = {**sources_of(folder), **folder.contents}
+        return {name: content.decode() for name, content in contents.items()}
+    headers = {name: content.decode() for name, content in installed_sources().items()}
+    return {**headers, **render(open_plan(argument))}

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer_gen.codegen.flatten import evaluate_condition, flatten, resolve_branches, with_engine_headers
-from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.codegen.cli import main
+from deepinfer_gen.codegen.flatten import evaluate_condition, flatten, resolve_branches
+from deepinfer_gen.engine_sources import installed_sources
 
 EXAMPLE = Path(__file__).parent / "example"
 SPECULATIVE = Path(__file__).parent.parent / "sim" / "configs" / "speculative" / "engine_config.hpp"
 
 
-def example(config: Path = EXAMPLE / "engine_config.hpp", **replaced: str) -> dict[str, str]:
-    generated = {"engine_config.hpp": config.read_text(), "scheduler.hpp": (EXAMPLE / "scheduler.hpp").read_text()}
-    return with_engine_headers({**generated, **replaced})
+def example(config: Path = EXAMPLE / "engine_config.hpp") -> dict[str, str]:
+    headers = {name: content.decode() for name, content in installed_sources().items()}
+    composition = (EXAMPLE / "scheduler.hpp").read_text()
+    return {**headers, "engine_config.hpp": config.read_text(), "scheduler.hpp": composition}
 
 
 @pytest.mark.parametrize("config", [EXAMPLE / "engine_config.hpp", SPECULATIVE])
@@ -26,10 +28,20 @@ def test_the_flat_source_compiles_alone_and_has_no_open_branch(tmp_path: Path, c
     assert not re.search(r"if constexpr \([^)]*Cfg::", text)
     assert '#include "' not in text
     assert text.index("#include <") < text.index("namespace")
-    flat = tmp_path / "flat.cpp"
-    flat.write_text(text + "\ntemplate class deepinfer::Core<deepinfer::generated::EngineConfig, deepinfer::NormalStep, "
-                    "deepinfer::FixedVerification, deepinfer::OutputLengthOrder>;\n")  # fmt: skip
-    command = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", str(flat)]
+    assert_compiles(text, tmp_path)
+
+
+def test_the_command_prints_a_source_that_compiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flatten", "tiny-cpu"]) == 0
+    assert_compiles(capsys.readouterr().out, tmp_path)
+
+
+def assert_compiles(text: str, folder: Path) -> None:
+    """``text`` alone, with every member of the scheduler instantiated."""
+    policies = "deepinfer::NormalStep, deepinfer::FixedVerification, deepinfer::OutputLengthOrder"
+    everything = f"template class deepinfer::Core<deepinfer::generated::EngineConfig, {policies}>;"
+    (folder / "flat.cpp").write_text(f"{text}\n{everything}\n")
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", str(folder / "flat.cpp")]
     assert subprocess.run(command, check=False).returncode == 0
 
 
@@ -38,7 +50,10 @@ def test_each_header_appears_once_after_what_it_includes() -> None:
     names = re.findall(r"^// ((?:engine/)?\w+\.hpp)$", text, re.MULTILINE)
     assert len(names) == len(set(names))
     assert names[-1] == "scheduler.hpp"
-    assert names.index("engine/block_manager.hpp") < names.index("engine/prefill.hpp") < names.index("engine/core.hpp")
+    for name, text in example().items():
+        if name in names:
+            for included in re.findall(r'^#include "(.*)"$', text, re.MULTILINE):
+                assert names.index(included) < names.index(name)
 
 
 def test_only_the_taken_branch_of_each_spec_is_left() -> None:
@@ -58,10 +73,13 @@ def test_a_normal_engine_shows_no_code_of_the_other_types() -> None:
     assert "local.want = Policy::wants_prefill(state_);" in text
 
 
-def test_a_missing_header_is_named() -> None:
-    composition = '#include "engine/core.hpp"\n#include "engine/step_prompt.hpp"\n'
-    with pytest.raises(InputError, match=r"'scheduler\.hpp' includes 'engine/step_prompt\.hpp', which does not exist"):
-        flatten(example(**{"scheduler.hpp": composition}))
+def test_a_policy_that_is_not_built_is_a_comment() -> None:
+    sources = example()
+    sources["scheduler.hpp"] = '#include "engine/core.hpp"\n#include "engine/step_none.hpp"\nusing S = NoneStep;\n'
+    text = flatten(sources)
+    assert "// engine/step_none.hpp\n" in text
+    assert "does not have this policy" in text
+    assert text.endswith("using S = NoneStep;\n")
 
 
 CONSTANTS: dict[str, int | str] = {"kA": 3, "kOn": 1, "kOff": 0, "kType": "EngineType::Normal"}
@@ -89,11 +107,11 @@ def test_conditions(condition: str, value: bool | None) -> None:
         ("\n  if constexpr (Cfg::kOn) f(1);\n  g();\n", "\n  f(1);\n  g();\n"),
         ("\n  if constexpr (Cfg::kOff) f(1);\n  g();\n", "\n  g();\n"),
         ("\n  if constexpr (Cfg::kOff) {\n    f();\n  } else {\n    g(';');\n    h();\n  }\n", "\n  g(';');\n  h();\n"),
-        ("\n  if constexpr (Cfg::kOff) {\n    f();\n  } else if constexpr (Cfg::kOn) {\n    g();\n  }\n", "\n  g();\n"),
-        ("\n  if constexpr (Cfg::kOn) {\n    if constexpr (Cfg::kOff) {\n      f();\n    }\n    g();\n  }\n", "\n  g();\n"),
-        ("\n  if constexpr (X) {\n    if constexpr (Cfg::kOn) f();\n  }\n", "\n  if constexpr (X) {\n    f();\n  }\n"),
+        ("\n if constexpr (Cfg::kOff) {\n  f();\n } else if constexpr (Cfg::kOn) {\n  g();\n }\n", "\n g();\n"),
+        ("\n if constexpr (Cfg::kOn) {\n  if constexpr (Cfg::kOff) {\n   f();\n  }\n  g();\n }\n", "\n g();\n"),
+        ("\n if constexpr (X) {\n  if constexpr (Cfg::kOn) f();\n }\n", "\n if constexpr (X) {\n  f();\n }\n"),
         ('\n  // if constexpr (Cfg::kOn) {\n  f("if constexpr (Cfg::kOn) {");\n', None),
     ],
-)  # fmt: skip
+)
 def test_branches(text: str, resolved: str | None) -> None:
     assert resolve_branches(text, CONSTANTS) == (text if resolved is None else resolved)
