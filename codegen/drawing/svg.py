@@ -70,15 +70,8 @@ def _state(canvas: Canvas, picture: Picture, y: int) -> int:
         if gap:
             canvas.rect(x + width - gap, top, gap, _BAR, "url(#gap)", stroke=strong)
         if text_width(str(layer), 10) + 2 <= width - gap:
-            canvas.text(
-                x + (width - gap) // 2,
-                top + _BAR // 2 + 4,
-                str(layer),
-                size=10,
-                fill=strong,
-                anchor="middle",
-                bold=True,
-            )
+            middle = x + (width - gap) // 2
+            canvas.text(middle, top + _BAR // 2 + 4, str(layer), size=10, fill=strong, anchor="middle", bold=True)
         if wide:
             canvas.break_mark(x + width // 2, top + _BAR, PAPER, strong)
         x += width

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +156,21 @@ def test_svg_is_deterministic_and_plain(shipped: Picture) -> None:
         assert banned not in svg
 
 
+@pytest.mark.skipif(shutil.which("rsvg-convert") is None, reason="rsvg-convert is not installed")
+def test_a_renderer_draws_it(shipped: Picture, tmp_path: Path) -> None:
+    (tmp_path / "x.svg").write_text(layout_svg(shipped))
+    subprocess.run(["rsvg-convert", tmp_path / "x.svg", "-o", tmp_path / "x.png"], check=True)
+    png = (tmp_path / "x.png").read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(png[16:20], "big") == WIDTH
+
+
+def test_the_picture_in_the_documentation_is_current() -> None:
+    """To renew it: deepinfer-gen draw v41-flash-decode-ep64 -o docs/layout.svg"""
+    path = Path(__file__).parents[3] / "docs" / "layout.svg"
+    assert path.read_text() == layout_svg(picture("v41-flash-decode-ep64"))
+
+
 def test_a_name_cannot_break_the_svg() -> None:
     _, layout = open_layout("tiny-cpu")
     hostile = '</title><script>"&'
@@ -199,8 +217,7 @@ def test_padding_is_named_in_the_terminal(padded: Picture) -> None:
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=60), st.integers(1, 2000), st.integers(1, 20))
 def test_proportional_widths(sizes: list[int], width: int, least: int) -> None:
     widths, widened = proportional(sizes, width, least)
-    if sum(sizes) or len(sizes) * least >= width:
-        assert sum(widths) == width
+    assert sum(widths) == width
     if len(sizes) * least < width:
         assert all(w >= least for w, wide in zip(widths, widened, strict=True) if wide)
         assert all(w >= least - 1 for w in widths)

@@ -1,4 +1,5 @@
-// A NORMAL engine under pressure: five drafts a step, recomputation after preemption, few blocks, chunks cut for cp 2.
+// A NORMAL engine under pressure: five drafts a step, recomputation after preemption, few blocks, chunks cut
+// for cp 2.
 #pragma once
 
 #include <array>
@@ -32,7 +33,9 @@ struct EngineConfig {
   static constexpr std::int32_t kCpSize = 2;
   static constexpr std::int32_t kMaxTotalQ = 30;
   static constexpr std::array<std::int32_t, 7> kGraphSizes{1, 2, 4, 8, 16, 24, 30};
-  static constexpr std::array<std::int32_t, 7> kGraphRows{3, 4, 6, 7, 7, 7, 7};  // min(size, 5) + ceil((8 - 1) / 6)
+  static constexpr std::array<std::int32_t, 7> kGraphRows{
+      3, 4, 6, 7, 7, 7, 7
+  };  // min(size, 5) + ceil((8 - 1) / 6)
   static constexpr std::int32_t kMaxGraphRows = 7;
   static constexpr std::int64_t kSlotBytes = 256;
   static constexpr std::int64_t kBlockBytes = 128;
