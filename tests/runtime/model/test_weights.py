@@ -170,6 +170,21 @@ def test_unreadable_index(text: str, folder: Path, load: Callable[[], Weights]) 
     assert faults(load)[0].startswith(f"{INDEX}: error[DI350]: the index cannot be read")
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "BF16", "shape": [4], "data_offsets": [-16, -8]},
+        {"dtype": "BF16", "shape": [4.0], "data_offsets": [0, 8]},
+        {"dtype": "BF16", "shape": [4], "data_offsets": [8]},
+        {"dtype": "BF16", "shape": [4], "data_offsets": [0, 6]},
+        [],
+    ],
+)
+def test_unreadable_header(entry: Any, folder: Path, load: Callable[[], Weights]) -> None:
+    edit_header(folder, THIRD, lambda h: h.update({"x": entry}))
+    assert faults(load)[0].startswith(f"{THIRD}: error[DI353]")
+
+
 def test_no_index(folder: Path, load: Callable[[], Weights]) -> None:
     (folder / INDEX).unlink()
     assert f"has no {INDEX}" in faults(load)[0]
