@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json as digest_json
-from deepinfer_gen.canonical import plain as plain
+from deepinfer_gen.canonical import digest_json, plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
@@ -106,6 +105,17 @@ class PlanBuilder:
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    def integer(self, key: str) -> int:
+        """The value under ``key``, which must be an integer."""
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{key} is {value!r}, not an integer")
+        return value
+
+    def unit(self, key: str) -> str:
+        """The unit of the value under ``key``."""
+        return self._values[key].unit
 
     def given(self, key: str, value: Any, *, source: str, why: str, unit: str = "") -> None:
         """A root: a spec value, a model config key, a hardware table entry or a default."""

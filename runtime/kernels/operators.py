@@ -1,0 +1,122 @@
+"""The operators a model runs with: each bound to the tile and the implementation that the kernel table gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime.kernels.reference import compressor as _compressor
+from deepinfer_gen.runtime.kernels.reference import engram_gather as _engram
+from deepinfer_gen.runtime.kernels.reference import hyper_connection as _hyper
+from deepinfer_gen.runtime.kernels.reference import index_scores as _index
+from deepinfer_gen.runtime.kernels.reference import kv_scatter as _scatter
+from deepinfer_gen.runtime.kernels.reference import linear as _linear
+from deepinfer_gen.runtime.kernels.reference import moe_experts as _moe
+from deepinfer_gen.runtime.kernels.reference import sparse_attention as _attention
+from deepinfer_gen.runtime.plan_types import KernelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows
+    from deepinfer_gen.runtime.kv_cache import RegionRows
+
+
+class ReferenceOperators:
+    """The torch operators with the tiles of the kernel table; shapes are documented at the operators themselves."""
+
+    def __init__(self, kernels: Mapping[str, KernelConfig]) -> None:
+        """Read every tile once; a missing kernel, an unknown implementation or a missing tile is an ``InputError``."""
+        self._linear = _tile(kernels, "linear", "tokens")
+        self._hyper = _tile(kernels, "hyper_connection", "tokens")
+        self._scatter = _tile(kernels, "kv_scatter", "rows")
+        self._attention = _tile(kernels, "sparse_attention", "queries")
+        self._compressor = _tile(kernels, "compressor", "tokens")
+        self._index_queries = _tile(kernels, "index_scores", "queries")
+        self._index_entries = _tile(kernels, "index_scores", "entries")
+        self._moe = _tile(kernels, "moe_experts", "tokens")
+        self._engram = _tile(kernels, "engram_gather", "tokens")
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[T, in] to [T, out]."""
+        return _linear.linear(x, weight, tokens=self._linear)
+
+    def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[T, groups, in] to [T, groups * out]."""
+        return _linear.grouped_linear(x, weight, tokens=self._linear)
+
+    def hyper_mix(
+        self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, iterations: int, norm_eps: float, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Streams to (pre, post, comb)."""
+        return _hyper.mix(x, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps, tokens=self._hyper)
+
+    def hyper_collapse(self, x: Tensor, pre: Tensor) -> Tensor:
+        """Streams to a sublayer's input."""
+        return _hyper.collapse(x, pre, tokens=self._hyper)
+
+    def hyper_expand(self, y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+        """A sublayer's output to streams."""
+        return _hyper.expand(y, x, post, comb, tokens=self._hyper)
+
+    def kv_scatter(self, region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor) -> None:
+        """Store encoded rows."""
+        _scatter.kv_scatter(region, unit, row, stored, rows=self._scatter)
+
+    def sparse_attention(
+        self, q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float
+    ) -> Tensor:
+        """Attention over window rows and selected entries."""
+        return _attention.sparse_attention(q, window, entries, sink, scale=scale, queries=self._attention)
+
+    def pool_members(self, rows: Tensor, members: Tensor) -> Tensor:
+        """Gated pooling of the members of each entry."""
+        return _compressor.pool_members(rows, members, tokens=self._compressor)
+
+    def index_scores(
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+    ) -> Tensor:
+        """Scores of all entries up to ``width``."""
+        return _index.index_scores(
+            q,
+            head_weights,
+            keys,
+            units,
+            visible,
+            width=width,
+            queries=self._index_queries,
+            entries=self._index_entries,
+        )
+
+    def moe_experts(
+        self, x: Tensor, chosen: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, limit: float
+    ) -> Tensor:
+        """Weighted sum of the chosen experts."""
+        return _moe.moe_experts(x, chosen, weights, w13, w2, limit=limit, tokens=self._moe)
+
+    def swiglu(self, gate_up: Tensor, *, limit: float) -> Tensor:
+        """Clamped SwiGLU of the shared expert."""
+        return _moe.swiglu(gate_up, limit)
+
+    def engram_gather(self, table: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
+        """Decoded table rows, joined per token."""
+        return _engram.engram_gather(table, scale, rows, tokens=self._engram)
+
+
+def _tile(kernels: Mapping[str, KernelConfig], name: str, axis: str) -> int:
+    kernel = kernels.get(name)
+    if kernel is None:
+        raise _bad_table(f"the kernel table has no entry '{name}'")
+    if kernel.implementation != "reference":
+        raise _bad_table(f"kernel '{name}' asks for the implementation '{kernel.implementation}'; built: reference")
+    size = kernel.tile.get(axis, 0)
+    if size < 1:
+        raise _bad_table(f"kernel '{name}' needs a tile '{axis}' of at least 1, found {dict(kernel.tile)}")
+    return size
+
+
+def _bad_table(message: str) -> InputError:
+    return InputError(
+        Diagnostic("DI342", message, file="kernels.py", help="generate the engine again for hardware: cpu")
+    )

@@ -1,0 +1,22 @@
+"""Engram table rows, decoded as they are read: the tables stay as stored."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
+from deepinfer_gen.runtime.model.quant import decode_e4m3_rows
+
+
+def engram_gather(table: Tensor, scale: Tensor, rows: Tensor, *, tokens: int) -> Tensor:
+    """Rows of an e4m3 table [N, d] with ue8m0 scales [N, groups] (both as bytes), decoded and joined per token.
+
+    ``rows`` int64 [T, columns]; returns float32 [T, columns * d], ``tokens`` tokens at a time.
+    """
+
+    def gather(tile: Tensor) -> Tensor:
+        index = tile.reshape(-1)
+        decoded = decode_e4m3_rows(table.index_select(0, index), scale.index_select(0, index))
+        return decoded.view(tile.shape[0], -1)
+
+    return tiled(gather, tokens, rows)

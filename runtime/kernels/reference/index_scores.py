@@ -1,0 +1,37 @@
+"""Scores of the indexer: which compressed entries a query should read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kv_cache import RegionRows
+
+
+def index_scores(
+    q: Tensor,
+    head_weights: Tensor,
+    keys: RegionRows,
+    units: Tensor,
+    visible: Tensor,
+    *,
+    width: int,
+    queries: int,
+    entries: int,
+) -> Tensor:
+    """S[t, j] = sum over heads of w[t, h] * relu(q[t, h] . k_j), -inf where j is not visible to query t.
+
+    q [T, H, D]; ``head_weights`` [T, H]; ``units`` int64 [T, blocks] is the block table of each query's row;
+    ``visible`` int64 [T]; ``width`` is the number of entries scored. Returns [T, width].
+    """
+    scores = q.new_empty((q.shape[0], width))
+    for e in tiles(width, entries):
+        j = torch.arange(e.start, e.stop, device=q.device)
+        block, row = j // keys.rows, j % keys.rows
+        for t in tiles(q.shape[0], queries):
+            key = keys.read(keys.offsets(units[t].index_select(1, block), row))
+            dots = torch.bmm(q[t], key.transpose(1, 2)).relu_()
+            tile = torch.bmm(head_weights[t].unsqueeze(1), dots).squeeze(1)
+            scores[t, e] = tile.masked_fill_(j >= visible[t].unsqueeze(1), -torch.inf)
+    return scores

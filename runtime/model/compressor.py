@@ -1,0 +1,58 @@
+"""The compressor of a KV source: tokens become entries of the shared compressed cache, one per ``ratio`` tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
+from deepinfer_gen.runtime.kv_cache import RegionRows
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.rope import rotate_tail
+from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.plan_types import LayerPlan
+from deepinfer_gen.runtime.weights import Weights
+
+
+class Compressor(nn.Module):
+    """Completes entries, stores their rotated form in the main rows and returns the plain latents for the index keys.
+
+    Ratio 1 projects each token. At a larger ratio kv and score rows wait in a ring of the state slot until their
+    group is complete; a group may begin in an earlier step.
+    """
+
+    wkv: Tensor
+    norm: Tensor
+
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+        super().__init__()
+        prefix = f"layers.{layer.index}.attn.compressor"
+        self.operators, self.layer, self.eps = operators, layer, constants.rms_norm_eps
+        projections = [weights.decode(f"{prefix}.wkv.weight")]
+        if layer.ca_state is not None:
+            # kv | score: the row of the accumulator ring
+            projections.append(weights.decode(f"{prefix}.wgate.weight"))
+        self.register_buffer("wkv", torch.cat(projections))
+        self.register_buffer("norm", weights.decode(f"{prefix}.norm.weight"))
+
+    def forward(self, u: Tensor, main: RegionRows, step: StepContext) -> Tensor:
+        """u [T, d] to the latents [C, head_dim] of the entries this step completes, before rotation."""
+        rows = self.operators.linear(u, self.wkv)
+        if self.layer.ca_state is not None:
+            rows = self._pool(rows, step.cache.slot_rows(self.layer.ca_state), main, step)
+        latent = rms_norm(rows, self.norm, self.eps)
+        index = step.entries(main, self.layer.ratio)
+        rotation = step.rotary[self.layer.rope].index_select(0, index.positions)
+        stored = main.codec.encode(rotate_tail(latent.clone(), rotation))
+        self.operators.kv_scatter(main, index.block, index.row, stored)
+        return latent
+
+    def _pool(self, rows: Tensor, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
+        index = step.ring(ring, self.layer.ratio - 1)
+        stored = ring.codec.encode(rows)
+        pool = ring.read_with(index.ring_offsets, stored)
+        tokens = step.entries(main, self.layer.ratio).tokens
+        latent = self.operators.pool_members(pool, index.pool.index_select(0, tokens))
+        self.operators.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
+        return latent

@@ -1,0 +1,84 @@
+"""Engram: n-gram hashes of the recent ids read rows of a large table, gated into the residual streams."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import inverse_rms
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.plan_types import EngramPlan
+from deepinfer_gen.runtime.weights import Weights
+
+# Floor of |dot| under the square root of the gate; part of the formula.
+_GATE_FLOOR = 1e-6
+
+
+def ngram_classes(batch: ForwardBatch, token_map: Tensor, pad_class: Tensor) -> Tensor:
+    """Classes of each token and of the ids before it, int64 [T, n]: column s is s tokens back.
+
+    Ids before this step's rows come from the batch's history. From the first place before the sequence start on, the
+    pad token's class stands instead.
+    """
+    count, depth = batch.input_ids.shape[0], batch.history.shape[1]
+    device = batch.input_ids.device
+    ids = torch.cat([batch.history.reshape(-1), batch.input_ids])
+    shift = torch.arange(depth + 1, device=device)
+    start = batch.q_start.index_select(0, batch.row_of_token).unsqueeze(1)
+    place = torch.arange(count, device=device).unsqueeze(1) - start - shift
+    in_history = batch.row_of_token.unsqueeze(1) * depth + depth + place
+    in_step = batch.history.numel() + start + place
+    past = ids[torch.where(place < 0, in_history, in_step)]
+    absent = (past < 0).cummax(1).values
+    return torch.where(absent, pad_class, token_map[past.clamp(min=0)])
+
+
+class Engram(nn.Module):
+    """The Engram of one layer; its table stays as stored and its rows are decoded as they are read."""
+
+    table: Tensor
+    table_scale: Tensor
+    wkv: Tensor
+    qk_weight: Tensor
+    multipliers: Tensor
+    primes: Tensor
+    offsets: Tensor
+
+    def __init__(
+        self, weights: Weights, layer: int, plan: EngramPlan, constants: Constants, operators: ReferenceOperators
+    ) -> None:
+        super().__init__()
+        prefix = f"layers.{layer}.engram"
+        self.operators, self.constants = operators, constants
+        self.register_buffer("table", weights.stored(f"{prefix}.embed.weight"))
+        self.register_buffer("table_scale", weights.stored(f"{prefix}.embed.scale"))
+        self.register_buffer("wkv", weights.decode(f"{prefix}.wkv.weight"))
+        # q and k weights only ever meet in their product.
+        self.register_buffer("qk_weight", weights.decode(f"{prefix}.q_weight") * weights.decode(f"{prefix}.k_weight"))
+        orders = constants.engram_max_ngram_size - 1
+        self.register_buffer("multipliers", torch.tensor(plan.multipliers, dtype=torch.int64))
+        self.register_buffer("primes", torch.tensor(plan.primes, dtype=torch.int64).view(orders, -1))
+        self.register_buffer("offsets", torch.tensor(plan.offsets, dtype=torch.int64).view(orders, -1))
+
+    def rows(self, ngrams: Tensor) -> Tensor:
+        """Table rows int64 [T, orders * heads], order outermost; exact in int64, products reach 2^63."""
+        products = ngrams * self.multipliers
+        rolling = products[:, 0]
+        hashes = []
+        for order in range(1, products.shape[1]):
+            rolling = rolling ^ products[:, order]
+            hashes.append(rolling)
+        return (torch.stack(hashes, 1).unsqueeze(2) % self.primes + self.offsets).flatten(1)
+
+    def forward(self, x: Tensor, ngrams: Tensor) -> Tensor:
+        """Streams [T, n, d] plus the gated table value of each token's n-grams."""
+        c = self.constants
+        gathered = self.operators.engram_gather(self.table, self.table_scale, self.rows(ngrams))
+        pair = self.operators.linear(gathered, self.wkv).view(-1, c.hc_mult + 1, c.hidden_size)
+        keys, value = pair[:, : c.hc_mult], pair[:, c.hc_mult :]
+        norms = inverse_rms(x, c.rms_norm_eps).mul_(inverse_rms(keys, c.rms_norm_eps))
+        dot = torch.linalg.vecdot(x * self.qk_weight, keys).unsqueeze(2).mul_(norms).mul_(c.hidden_size**-0.5)
+        gate = torch.sigmoid(dot.sign() * dot.abs().clamp(min=_GATE_FLOOR).sqrt())
+        return torch.addcmul(x, gate, value)

@@ -1,0 +1,47 @@
+"""One decoder layer: optional Engram, attention and mixture of experts, joined by lagged hyper-connections."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
+from deepinfer_gen.runtime.model.attention import Attention
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.engram import Engram
+from deepinfer_gen.runtime.model.hyper_connection import HyperConnection
+from deepinfer_gen.runtime.model.moe import MixtureOfExperts
+from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.plan_types import LayerPlan
+from deepinfer_gen.runtime.weights import Weights
+
+
+class Layer(nn.Module):
+    """Each sublayer collapses the streams with the coefficients that the sublayer before it predicted."""
+
+    attn_norm: Tensor
+    ffn_norm: Tensor
+
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+        super().__init__()
+        prefix = f"layers.{layer.index}"
+        self.operators, self.eps = operators, constants.rms_norm_eps
+        self.engram = Engram(weights, layer.index, layer.engram, constants, operators) if layer.engram else None
+        self.attention_mix = HyperConnection(weights, f"{prefix}.hc_attn", constants, operators)
+        self.attention = Attention(weights, layer, constants, operators)
+        self.ffn_mix = HyperConnection(weights, f"{prefix}.hc_ffn", constants, operators)
+        self.ffn = MixtureOfExperts(weights, f"{prefix}.ffn", constants, operators)
+        self.register_buffer("attn_norm", weights.decode(f"{prefix}.attn_norm.weight"))
+        self.register_buffer("ffn_norm", weights.decode(f"{prefix}.ffn_norm.weight"))
+
+    def forward(self, x: Tensor, pre: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
+        """Streams [T, n, d] and the last sublayer's pre [T, n] to the same after this layer."""
+        ops = self.operators
+        if self.engram is not None:
+            x = self.engram(x, step.ngrams)
+        next_pre, post, comb = self.attention_mix(x)
+        y = self.attention(rms_norm(ops.hyper_collapse(x, pre), self.attn_norm, self.eps), step)
+        x = ops.hyper_expand(y, x, post, comb)
+        last_pre, post, comb = self.ffn_mix(x)
+        y = self.ffn(rms_norm(ops.hyper_collapse(x, next_pre), self.ffn_norm, self.eps))
+        return ops.hyper_expand(y, x, post, comb), last_pre

@@ -1,0 +1,104 @@
+"""DeepSeek-V4.1-Flash: the forward pass over paged caches, driven by the generated layer list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
+from deepinfer_gen.runtime.kv_cache import KVCache
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.engram import ngram_classes
+from deepinfer_gen.runtime.model.layer import Layer
+from deepinfer_gen.runtime.model.rope import rotary_table
+from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.token_map import engram_token_map
+from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan
+from deepinfer_gen.runtime.weights import LoadReport, Weights, load_weights
+
+_BUILT_POLICY = "float32_unquantized"
+
+
+class Model(nn.Module):
+    """The backbone and the LM head. ``report`` says what was read from the checkpoint."""
+
+    embed: Tensor
+    head: Tensor
+    norm: Tensor
+    token_map: Tensor
+    first_pre: Tensor
+
+    def __init__(self, plan: ModelPlan, weights: Weights, operators: ReferenceOperators, token_map: list[int]) -> None:
+        super().__init__()
+        c = Constants.of(plan)
+        self.plan, self.constants, self.operators, self.weights = plan, c, operators, weights
+        self.register_buffer("embed", weights.decode("embed.weight"))
+        self.register_buffer("head", weights.decode("head.weight"))
+        self.register_buffer("norm", weights.decode("norm.weight"))
+        self.register_buffer("token_map", torch.tensor(token_map, dtype=torch.int64))
+        self.register_buffer("first_pre", torch.eye(1, c.hc_mult))
+        for name, rope in plan.rope.items():
+            self.register_buffer(f"rotary_{name}", rotary_table(rope, c.qk_rope_head_dim, c.max_positions))
+        self.layers = nn.ModuleList(Layer(weights, layer, c, operators) for layer in plan.layers)
+        self.has_engram = any(layer.engram for layer in plan.layers)
+
+    @property
+    def report(self) -> LoadReport:
+        """Counts and bytes of the tensors read, checked and skipped."""
+        return self.weights.report
+
+    def begin(self, batch: ForwardBatch, cache: KVCache) -> StepContext:
+        """What the layers of one step share."""
+        rotary = {name: self.get_buffer(f"rotary_{name}") for name in self.plan.rope}
+        ngrams = None
+        if self.has_engram:
+            pad_class = self.token_map[self.constants.engram_pad_token_id]
+            ngrams = ngram_classes(batch, self.token_map, pad_class)
+        return StepContext(batch, cache, rotary, ngrams)
+
+    @torch.no_grad()
+    def forward(self, batch: ForwardBatch, cache: KVCache, output_tokens: Tensor) -> Tensor:
+        """Run one step of ragged rows, prefill chunks or decode rows alike, and store its keys and states in ``cache``.
+
+        ``output_tokens`` int64 [K] are the tokens (indices into T) whose logits are wanted. Returns float32
+        [K, vocab_size].
+        """
+        step = self.begin(batch, cache)
+        embedded = self.embed.index_select(0, batch.input_ids)
+        x = embedded.unsqueeze(1).repeat(1, self.constants.hc_mult, 1)
+        pre = self.first_pre.expand(x.shape[0], -1)
+        for layer in self.layers:
+            x, pre = layer(x, pre, step)
+        return self.logits(x.index_select(0, output_tokens), pre.index_select(0, output_tokens))
+
+    def logits(self, x: Tensor, pre: Tensor) -> Tensor:
+        """LM head on streams [K, n, d] collapsed by the last FFN's pre [K, n]."""
+        hidden = rms_norm(self.operators.hyper_collapse(x, pre), self.norm, self.constants.rms_norm_eps)
+        return self.operators.linear(hidden, self.head)
+
+
+def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Path) -> Model:
+    """Read the checkpoint in ``folder`` and build the model that ``plan`` and ``kernels`` describe.
+
+    Raises ``InputError`` for a policy that is not built, a kernel table that does not fit, and every fault of the
+    checkpoint; nothing is half loaded.
+    """
+    if plan.policy != _BUILT_POLICY or plan.constants.get("num_nextn_layers"):
+        raise InputError(
+            Diagnostic(
+                "DI346",
+                f"the runtime runs numerics.policy: {_BUILT_POLICY} without draft layers; this engine has policy"
+                f" '{plan.policy}' and {plan.constants.get('num_nextn_layers')} draft layers",
+                file="model_plan.py",
+                help=f"generate the engine with numerics.policy: {_BUILT_POLICY} and speculative.nextn: 0",
+            )
+        )
+    constants, operators = Constants.of(plan), ReferenceOperators(kernels)
+    token_map = engram_token_map(folder, constants)
+    return Model(plan, load_weights(plan, constants, folder), operators, token_map)

@@ -1,0 +1,168 @@
+"""What the layers of one forward pass share: index tensors derived once from the batch, and published selections.
+
+A context lives for one step. Selections and candidates are keyed by the layer that published them, so that no layer
+can inherit another step's or another request's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows
+from deepinfer_gen.runtime.kv_cache import KVCache, RegionRows
+
+
+@dataclass(frozen=True, slots=True)
+class RingIndex:
+    """Reading ``depth`` rows before each query of a ring, wherever they lie, and writing the step's own rows.
+
+    The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
+    step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
+    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts, where ``pool`` points at the
+    query's own row. ``write_tokens`` [N] are the
+    tokens to store (only the last ``rows`` of each batch row survive in the ring) at ``write_slot``, ``write_row``.
+    """
+
+    ring_offsets: Tensor
+    pool: Tensor
+    valid: Tensor
+    write_tokens: Tensor
+    write_slot: Tensor
+    write_row: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class EntryIndex:
+    """Compressed entries of one ratio: ``visible`` [T] per query, and those that this step completes.
+
+    ``tokens`` [C] complete an entry, ``positions`` [C] is where the entry begins, ``block`` and ``row`` [C] where it is
+    stored; ``width`` is the largest number visible to any query, at least 1.
+    """
+
+    visible: Tensor
+    width: int
+    tokens: Tensor
+    positions: Tensor
+    block: Tensor
+    row: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Entries chosen for each query, ascending, -1 padded [T, S], and where they are stored."""
+
+    entries: Tensor
+    valid: Tensor
+    block: Tensor
+    row: Tensor
+    located: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+
+    def rows(self, region: RegionRows) -> EntryRows:
+        """The chosen rows of ``region``; layers that share a source share the offsets."""
+        if region.geometry not in self.located:
+            self.located[region.geometry] = region.offsets(self.block, self.row)
+        return EntryRows(region, self.located[region.geometry], self.valid)
+
+
+@dataclass(slots=True)
+class StepContext:
+    """One forward pass: batch, caches, rotary tables, and memoised index tensors."""
+
+    batch: ForwardBatch
+    cache: KVCache
+    rotary: Mapping[str, Tensor]
+    ngrams: Tensor | None = None
+    selections: dict[int, Selection] = field(default_factory=dict)
+    candidates: Tensor | None = None
+    _units: Tensor | None = None
+    _rotations: dict[str, Tensor] = field(default_factory=dict)
+    _inverses: dict[str, Tensor] = field(default_factory=dict)
+    _rings: dict[tuple[int, tuple[int, int, int]], RingIndex] = field(default_factory=dict)
+    _entries: dict[tuple[int, int], EntryIndex] = field(default_factory=dict)
+
+    @property
+    def units(self) -> Tensor:
+        """Block table of each token's row, int64 [T, blocks per sequence]."""
+        if self._units is None:
+            self._units = self.batch.block_table.index_select(0, self.batch.row_of_token)
+        return self._units
+
+    def rotation(self, rope: str) -> Tensor:
+        """complex64 [T, dims / 2] at the positions of the tokens."""
+        if rope not in self._rotations:
+            self._rotations[rope] = self.rotary[rope].index_select(0, self.batch.positions)
+        return self._rotations[rope]
+
+    def inverse_rotation(self, rope: str) -> Tensor:
+        """The conjugate rotation at the positions of the tokens."""
+        if rope not in self._inverses:
+            self._inverses[rope] = self.rotation(rope).conj().resolve_conj()
+        return self._inverses[rope]
+
+    def ring(self, region: RegionRows, depth: int) -> RingIndex:
+        """Index tensors of a ring whose queries look back ``depth`` rows."""
+        key = (depth, region.geometry)
+        if key not in self._rings:
+            self._rings[key] = _ring_index(self.batch, region, depth)
+        return self._rings[key]
+
+    def entries(self, region: RegionRows, ratio: int) -> EntryIndex:
+        """Index tensors of the compressed entries of ``ratio`` stored in blocks like ``region``."""
+        key = (ratio, region.rows)
+        if key not in self._entries:
+            self._entries[key] = _entry_index(self.batch, self.units, region, ratio)
+        return self._entries[key]
+
+    def publish(self, layer: int, region: RegionRows, entries: Tensor) -> None:
+        """Make the entries [T, S] (-1 padded) chosen by ``layer`` available; ``region`` gives the rows per block."""
+        known = entries.clamp(min=0)
+        block = self.units.gather(1, known // region.rows)
+        self.selections[layer] = Selection(entries, entries >= 0, block, known % region.rows)
+
+
+def _ring_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIndex:
+    device = batch.positions.device
+    count = batch.positions.shape[0]
+    token = torch.arange(count, device=device)
+    # A batch row without tokens has no first position; its pool rows are read and never used.
+    first = batch.positions.index_select(0, batch.q_start.clamp(max=count - 1))
+    back = torch.arange(-depth, 0, device=device)
+    old = (first.unsqueeze(1) + back).clamp(min=0)
+    ring_offsets = region.offsets(batch.slot.unsqueeze(1), old % region.rows).view(-1)
+
+    row = batch.row_of_token
+    place = (token - batch.q_start.index_select(0, row)).unsqueeze(1) + torch.arange(-depth, 1, device=device)
+    in_ring = row.unsqueeze(1) * depth + place + depth
+    in_step = batch.slot.shape[0] * depth + batch.q_start.index_select(0, row).unsqueeze(1) + place
+    valid = batch.positions.unsqueeze(1) + torch.arange(-depth, 1, device=device) >= 0
+
+    after = (batch.q_start + batch.q_len).index_select(0, row) - token
+    write = torch.nonzero(after <= region.rows).view(-1)
+    return RingIndex(
+        ring_offsets=ring_offsets,
+        pool=torch.where(valid, torch.where(place < 0, in_ring, in_step), in_step[:, -1:]),
+        valid=valid,
+        write_tokens=write,
+        write_slot=batch.slot.index_select(0, row.index_select(0, write)),
+        write_row=batch.positions.index_select(0, write) % region.rows,
+    )
+
+
+def _entry_index(batch: ForwardBatch, units: Tensor, region: RegionRows, ratio: int) -> EntryIndex:
+    visible = (batch.positions + 1) // ratio
+    tokens = torch.nonzero((batch.positions + 1) % ratio == 0).view(-1)
+    entry = batch.positions.index_select(0, tokens) // ratio
+    block = units.index_select(0, tokens).gather(1, (entry // region.rows).unsqueeze(1)).squeeze(1)
+    return EntryIndex(
+        visible=visible,
+        width=max(1, int(visible.max())),
+        tokens=tokens,
+        positions=entry * ratio,
+        block=block,
+        row=entry % region.rows,
+    )
