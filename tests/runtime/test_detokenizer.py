@@ -42,7 +42,9 @@ def word_level() -> Decode:
 
 def metaspace() -> Decode:
     """A decoder that strips the space in front of the first word."""
-    tokenizer = Tokenizer(models.WordLevel({f"\u2581w{i}" if i % 2 else f"x{i}": i for i in range(256)}, unk_token="x0"))
+    tokenizer = Tokenizer(
+        models.WordLevel({f"\u2581w{i}" if i % 2 else f"x{i}": i for i in range(256)}, unk_token="x0")
+    )
     tokenizer.decoder = decoders.Metaspace()
     return lambda ids: tokenizer.decode(list(ids))
 
