@@ -177,9 +177,9 @@ class LLMEngine:
         self._published = None
         action = self._core.begin_step(flags)
         while action == Action.VOTE:
-            action = self._core.resolve_vote(self._reducer.start(self._core.vote()).wait())
+            action = self._core.resolve_vote(self._reducer.start(self._core.vote).wait())
         if action in (Action.PREFILL, Action.DECODE):
-            self._published = self._reducer.start(self._core.flags())
+            self._published = self._reducer.start(self._core.flags)
         return Action(action)
 
     def _execute(self, step: StepView) -> list[RequestOutput]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from deepinfer_gen.runtime.scheduler_core import Int32
@@ -17,22 +18,26 @@ class Reduction(Protocol):
 class Reducer(Protocol):
     """Starts reductions; all ranks start the same ones in the same order."""
 
-    def start(self, record: Int32) -> Reduction:
-        """Begin to reduce ``record`` by MAX over the group; nobody waits until the result is asked for."""
+    def start(self, record: Callable[[], Int32]) -> Reduction:
+        """Begin to reduce this rank's ``record`` by MAX over the group; nobody waits until the result is asked for."""
 
 
 class _Own:
-    def __init__(self, record: Int32) -> None:
+    def __init__(self, record: Callable[[], Int32]) -> None:
         self._record = record
 
     def wait(self) -> Int32:
         """The record itself."""
-        return self._record
+        return self._record()
 
 
 class LocalReducer:
-    """The group of one rank."""
+    """The group of one rank.
 
-    def start(self, record: Int32) -> Reduction:
-        """The maximum over one rank is that rank's record, copied because the core reuses its memory."""
-        return _Own(record.copy())
+    Nothing has to travel, so the record is taken when it is asked for: it then knows what the last step's results
+    ended, which spares a step without work before an idle engine prefills again.
+    """
+
+    def start(self, record: Callable[[], Int32]) -> Reduction:
+        """The maximum over one rank is that rank's record."""
+        return _Own(record)

@@ -55,6 +55,7 @@ _NOT_BUILT = {
     "flat_logprobs": "log probabilities come as a list of dicts in this engine",
     "spaces_between_special_tokens": "special tokens are always separated by spaces in this engine",
     "stream_interval": "outputs come at every step in this engine",
+    "skip_clone": "parameters are always copied",
     "structured_outputs": "structured output is not supported by this engine",
     "logit_bias": "logit biases are not supported by this engine",
     "allowed_token_ids": "token lists are not supported by this engine",

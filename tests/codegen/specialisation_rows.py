@@ -23,11 +23,18 @@ from .specialisation_table import (
     row,
 )  # fmt: skip
 
+
+def bf16_record(rows: str) -> dict[str, int]:
+    """Two bytes a value and no scale."""
+    return {f"kv.{rows}_bits": 16, f"kv.{rows}_group": 1, f"kv.{rows}_scale_bytes": 0}
+
+
 MORE_ROWS: tuple[Row, ...] = (
     row(
         "kv.main_format",
         "bf16",
         {
+            **bf16_record("main"),
             "kv.main_row_bytes": 1024,
             "kv.bytes_per_token": 2730,
             "kv.block_bytes": 349_440,
@@ -46,6 +53,7 @@ MORE_ROWS: tuple[Row, ...] = (
         "kv.index_format",
         "bf16",
         {
+            **bf16_record("index"),
             "kv.index_row_bytes": 256,
             "kv.bytes_per_token": 1360,
             "kv.block_bytes": 174_080,
@@ -63,6 +71,7 @@ MORE_ROWS: tuple[Row, ...] = (
         "kv.swa_format",
         "bf16",
         {
+            **bf16_record("swa"),
             "kv.swa_row_bytes": 1024,
             "state.stored_bytes": 2_744_320,
             "state.dropped_bytes": 3_241_984,

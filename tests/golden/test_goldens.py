@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from deepinfer_gen.canonical import plain
 from deepinfer_gen.codegen.derive import derive
-from deepinfer_gen.codegen.plan import Plan, plain
+from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.resolve import resolve
@@ -91,7 +92,7 @@ def test_a_pool_that_memory_binds_leaves_no_room_for_one_more_block() -> None:
     parts = ("weights_dense", "weights_experts", "weights_engram", "state", "workspace", "graphs", "margin")
     left = bound.integer("memory.capacity_bytes") - sum(bound.integer(f"memory.{p}_bytes") for p in parts)
     assert bound["kv.num_blocks"] == left // 113_920
-    assert bound["memory.total_bytes"] == bound["memory.capacity_bytes"] - left % 113_920
+    assert bound["memory.total_bytes"] == bound.integer("memory.capacity_bytes") - left % 113_920
 
 
 def test_replicated_engram_tables_do_not_fit_a_card() -> None:

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from deepinfer_gen.canonical import json_text
 from deepinfer_gen.codegen.build import build_folder
 from deepinfer_gen.runtime import assembly
 from deepinfer_gen.runtime.kernels.reference import sparse_attention
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
 from deepinfer_gen.runtime.kv_cache import KVCache
 
 TINY = "tiny-cpu"
@@ -49,27 +48,34 @@ class Run:
     tiles: set[int]
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("DEEPINFER_CACHE_DIR", str(TEST_CACHE))
+def run(folder: Path) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        return _run(folder, patch)
+
+
+def _run(folder: Path, patch: pytest.MonkeyPatch) -> Run:
+    patch.setenv("DEEPINFER_CACHE_DIR", str(TEST_CACHE))
     caches: list[KVCache] = []
     sizes: set[int] = set()
+    attend = sparse_attention.sparse_attention
 
     def recorded_cache(*args: Any) -> KVCache:
         caches.append(KVCache(*args))
         return caches[-1]
 
-    def recorded_tiles(length: int, size: int) -> Iterator[slice]:
-        sizes.add(size)
-        return tiles(length, size)
+    def recorded_attention(*args: Any, queries: int, **rest: Any) -> Tensor:
+        sizes.add(queries)
+        return attend(*args, queries=queries, **rest)
 
-    monkeypatch.setattr(assembly, "KVCache", recorded_cache)
-    monkeypatch.setattr(sparse_attention, "tiles", recorded_tiles)
+    patch.setattr(assembly, "KVCache", recorded_cache)
+    patch.setattr(sparse_attention, "sparse_attention", recorded_attention)
     trace = io.StringIO()
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=20)
     with LLM(engine=folder, trace=trace) as llm:
         outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
     completions = [output.outputs[0] for output in outputs]
-    first = [{token: entry.logprob for token, entry in c.logprobs[0].items()} for c in completions]
+    logprobs = [c.logprobs[0] for c in completions if c.logprobs]
+    first = [{token: entry.logprob for token, entry in one.items()} for one in logprobs]
     events = [json.loads(line) for line in trace.getvalue().splitlines()]
     (cache,) = caches
     return Run([list(c.token_ids) for c in completions], first, events, (cache.slots[1:] != 0).any(dim=0), sizes)
@@ -82,19 +88,18 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def original(shipped: Path) -> Run:
-    with pytest.MonkeyPatch.context() as patch:
-        return run(shipped, patch)
+    return run(shipped)
 
 
 @pytest.fixture
-def changed(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, Edit]], Run]:
+def changed(shipped: Path, tmp_path: Path) -> Callable[[Mapping[str, Edit]], Run]:
     """Run a copy of the folder that was edited, re-signed and built."""
 
     def apply(edits: Mapping[str, Edit]) -> Run:
         folder = Path(shutil.copytree(shipped, tmp_path / TINY))
         resign(folder, edits)
         build_folder(folder, shared_cache())
-        return run(folder, monkeypatch)
+        return run(folder)
 
     return apply
 
