@@ -6,13 +6,11 @@ Each value knows its unit, its formula over other values, its source and one lin
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
+from deepinfer_gen.canonical import digest_json, plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
@@ -108,6 +106,17 @@ class PlanBuilder:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
+    def integer(self, key: str) -> int:
+        """The value under ``key``, which must be an integer."""
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{key} is {value!r}, not an integer")
+        return value
+
+    def unit(self, key: str) -> str:
+        """The unit of the value under ``key``."""
+        return self._values[key].unit
+
     def given(self, key: str, value: Any, *, source: str, why: str, unit: str = "") -> None:
         """A root: a spec value, a model config key, a hardware table entry or a default."""
         self._put(Traced(key, normalise(value), unit, "", (), source, why))
@@ -140,16 +149,3 @@ class PlanBuilder:
         if traced.key in self._values:
             raise ValueError(f"Plan key '{traced.key}' is derived twice")
         self._values[traced.key] = traced
-
-
-def plain(value: Value) -> Any:
-    """The JSON form of a value: tuples become lists, fractions the text ``6/5``."""
-    if isinstance(value, tuple):
-        return [plain(v) for v in value]
-    return str(value) if isinstance(value, Fraction) else value
-
-
-def digest_json(content: Any) -> str:
-    """sha256 of the canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()

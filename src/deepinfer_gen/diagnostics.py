@@ -40,7 +40,9 @@ class Diagnostic:
 
     def as_text(self) -> str:
         """GNU style: ``place: error[CODE]: sentence``, the source line with a caret, and ``help:``."""
-        lines = [f"{self.place}: error[{self.code}]: {self.message}" if self.file else f"error[{self.code}]: {self.message}"]
+        lines = [
+            f"{self.place}: error[{self.code}]: {self.message}" if self.file else f"error[{self.code}]: {self.message}"
+        ]
         if self.excerpt and self.column:
             lines += [f"    {self.excerpt}", f"    {' ' * (self.column - 1)}^"]
         if self.help:

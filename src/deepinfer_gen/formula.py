@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 Scalar = int | Fraction | str | bool | None
@@ -53,20 +54,29 @@ def evaluate(expression: str, operands: Mapping[str, Value]) -> Value:
     Allowed are integers, strings, operand names, ``+ - * / // % **``, comparisons, ``a if c else b`` and the functions
     ``abs align ceil ceil_div clamp count floor max min sum``. Anything else raises ``ValueError``.
     """
-    return normalise(_evaluate(ast.parse(expression, mode="eval").body, operands))
+    return normalise(_evaluate(_parse(expression), operands))
 
 
+@lru_cache(maxsize=1024)
 def operand_names(expression: str) -> tuple[str, ...]:
     """The operand names of ``expression``, in order of first appearance, function names left out."""
-    names = [n.id for n in ast.walk(ast.parse(expression, mode="eval")) if isinstance(n, ast.Name)]
+    names = [n.id for n in ast.walk(_parse(expression)) if isinstance(n, ast.Name)]
     return tuple(dict.fromkeys(n for n in names if n not in _FUNCTIONS))
+
+
+@lru_cache(maxsize=1024)
+def _parse(expression: str) -> ast.expr:
+    """The syntax tree of ``expression``; cached because layers repeat the same few formulas."""
+    return ast.parse(expression, mode="eval").body
 
 
 def normalise(value: Any) -> Value:
     """Integral fractions become ``int``, sequences become tuples."""
+    if isinstance(value, (int, str)):  # first, and not by way of Sequence: lists of 100,000 entries pass here
+        return value
     if isinstance(value, Fraction) and value.denominator == 1:
         return int(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence):
         return tuple(normalise(v) for v in value)  # type: ignore[misc]
     return value  # type: ignore[no-any-return]
 

@@ -1,0 +1,140 @@
+"""Block KV: bytes of a row, of a token and of a block, and where each source layer's region lies."""
+
+from __future__ import annotations
+
+from deepinfer_gen.codegen.derive.faults import fault
+from deepinfer_gen.codegen.plan import PlanBuilder
+from deepinfer_gen.specs.resolved import Resolved
+
+REGION_ALIGNMENT = 32
+BLOCK_ALIGNMENT = 128
+
+
+def derive(b: PlanBuilder, r: Resolved) -> None:
+    """``kv.*_row_bytes``, ``kv.bytes_per_token``, ``kv.source.L.*``, ``kv.block_*`` and ``kv.blocks_per_seq``."""
+    _row_bytes(b, r, "main", "model.config.head_dim", "one compressed KV row as the block cache holds it")
+    _row_bytes(b, r, "index", "model.config.index_head_dim", "one index key, scored to select compressed rows")
+    _row_bytes(b, r, "swa", "model.config.head_dim", "one window row in a state ring")
+    sources = r.model.kv_source_layer_ids
+    b.formula(
+        "kv.bytes_per_token",
+        " + ".join(f"(main + index) / ratio_{layer}" for layer in sources),
+        unit="B",
+        why="only KV sources store rows, one for each ratio tokens; all other layers read theirs",
+        main="kv.main_row_bytes",
+        index="kv.index_row_bytes",
+        **{f"ratio_{layer}": f"layers.{layer}.ratio" for layer in sources},
+    )
+    for previous, layer in zip((None, *sources), sources, strict=False):
+        _source(b, layer, previous)
+    end = {"offset": f"kv.source.{sources[-1]}.offset", "size": f"kv.source.{sources[-1]}.bytes"}
+    b.formula(
+        "kv.block_bytes",
+        f"align(offset + size, {BLOCK_ALIGNMENT})",
+        unit="B",
+        why="the regions of all KV sources; whole cache lines, so that blocks can be copied as they are",
+        **end,
+    )
+    b.formula(
+        "kv.block_padding",
+        "block - offset - size",
+        unit="B",
+        why="unused tail of a block",
+        block="kv.block_bytes",
+        **end,
+    )
+    b.formula(
+        "kv.blocks_per_seq",
+        "ceil_div(length, block_size)",
+        unit="blocks",
+        why="block table width: a sequence of the greatest length",
+        length="model.runtime_max_model_len",
+        block_size="kv.block_size",
+    )
+
+
+def _row_bytes(b: PlanBuilder, r: Resolved, kind: str, dims: str, why: str) -> None:
+    setting, key = f"kv.{kind}_format", f"kv.{kind}_row_bytes"
+    cache_format = b[setting]
+    for property_, said in (
+        ("bits", "bits of a value"),
+        ("group", "values that share a scale"),
+        ("scale_bytes", "bytes of a scale"),
+    ):
+        entry = f"formats.{cache_format}.{property_}"
+        b.table(
+            f"kv.{kind}_{property_}",
+            b[entry],
+            unit=b.unit(entry),
+            formula=f"{property_} of the format",
+            inputs={"format": setting, property_: entry},
+            why=f"{said} in {setting}",
+        )
+    b.formula(
+        key,
+        "dims * bits / 8 + dims / group * scale_bytes",
+        unit="B",
+        why=why,
+        dims=dims,
+        bits=f"kv.{kind}_bits",
+        group=f"kv.{kind}_group",
+        scale_bytes=f"kv.{kind}_scale_bytes",
+    )
+    if not isinstance(b[key], int):
+        raise fault(
+            r,
+            (setting, "model"),
+            "DI100",
+            f"a row of {dims.removeprefix('model.config.')} {b[dims]} values in {cache_format} takes {b[key]} bytes,"
+            " which is no whole number",
+            f"choose a {setting} whose group divides {b[dims]}",
+        )
+
+
+def _source(b: PlanBuilder, layer: int, previous: int | None) -> None:
+    prefix = f"kv.source.{layer}"
+    widths = {"rows": f"{prefix}.rows", "main": "kv.main_row_bytes", "index": "kv.index_row_bytes"}
+    b.formula(
+        f"{prefix}.rows",
+        "block_size / ratio",
+        unit="rows",
+        why="compressed rows of a block's tokens",
+        block_size="kv.block_size",
+        ratio=f"layers.{layer}.ratio",
+    )
+    if previous is None:
+        b.formula(f"{prefix}.offset", "0", unit="B", why="the first region of a block")
+    else:
+        b.formula(
+            f"{prefix}.offset",
+            "previous_offset + previous_bytes",
+            unit="B",
+            why="regions follow each other in the order of their layers",
+            previous_offset=f"kv.source.{previous}.offset",
+            previous_bytes=f"kv.source.{previous}.bytes",
+        )
+    b.formula(
+        f"{prefix}.bytes",
+        f"align(rows * (main + index), {REGION_ALIGNMENT})",
+        unit="B",
+        why="main rows and index rows of a source are one region, so that they move together",
+        **widths,
+    )
+    b.formula(
+        f"{prefix}.padding",
+        "size - rows * (main + index)",
+        unit="B",
+        why="unused tail of the region",
+        size=f"{prefix}.bytes",
+        **widths,
+    )
+    b.formula(f"{prefix}.main_offset", "offset", unit="B", why="main rows come first", offset=f"{prefix}.offset")
+    b.formula(
+        f"{prefix}.index_offset",
+        "offset + rows * main",
+        unit="B",
+        why="index rows follow the main rows",
+        offset=f"{prefix}.offset",
+        rows=f"{prefix}.rows",
+        main="kv.main_row_bytes",
+    )

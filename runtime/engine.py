@@ -1,0 +1,258 @@
+"""The engine: queues requests in the compiled scheduler, executes its steps, and turns tokens into outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepinfer_gen.runtime.group import Reducer, Reduction
+from deepinfer_gen.runtime.output_builder import OutputBuilder
+from deepinfer_gen.runtime.outputs import RequestOutput
+from deepinfer_gen.runtime.request import Finish, Request
+from deepinfer_gen.runtime.scheduler_core import Action, CommittedView, Reason, SchedulerCore, StepView
+from deepinfer_gen.runtime.stats import EngineStats, Load
+from deepinfer_gen.runtime.trace import TraceWriter
+from deepinfer_gen.runtime.worker import StepTokens, Worker
+
+_FIRST_BACKOFF = 0.001
+_LONGEST_BACKOFF = 0.05
+_CONFIDENCES_PER_ROW = 0
+
+
+class EngineError(RuntimeError):
+    """The engine cannot go on; the message says in which step and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Cache blocks and state slots that sequences can have, without the reserved ones."""
+
+    blocks: int
+    slots: int
+
+
+class LLMEngine:
+    """One rank's engine. ``step`` runs one scheduled step and returns the outputs it produced.
+
+    The methods from ``init_pd_split`` to ``pre_sampler_sync`` are hooks for engines that hand caches to others; they
+    do nothing here.
+    """
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        worker: Worker,
+        outputs: OutputBuilder,
+        stats: EngineStats,
+        *,
+        eos_token_id: int,
+        capacity: Capacity,
+        reducer: Reducer,
+        clock: Callable[[], float],
+        trace: TraceWriter | None = None,
+    ) -> None:
+        self._core = core
+        self._worker = worker
+        self._outputs = outputs
+        self._eos_token_id = eos_token_id
+        self._capacity = capacity
+        self._reducer = reducer
+        self._clock = clock
+        self._trace = trace
+        self._requests: dict[int, Request] = {}
+        self._published: Reduction | None = None
+        self._backoff = _FIRST_BACKOFF
+        self._fault: str | None = None
+        self.stats = stats
+        self.init_pd_split()
+
+    # Hooks, in the order in which a step reaches them.
+
+    def init_pd_split(self) -> None:
+        """Called once, when the engine is complete."""
+
+    def should_copy_state(self, step: StepView) -> bool:
+        """Whether this step's block copies, state copies and clearings are executed by this engine."""
+        return True
+
+    def pe_prepare_save_kvcache(self, step: StepView) -> None:
+        """Called before the forward pass of a prefill step."""
+
+    def pre_sampler_sync(self, step: StepView) -> None:
+        """Called when forward and sampling are launched and nothing has been waited for yet."""
+        if step.kind == Action.DECODE:
+            self.do_save_kvcache(step)
+
+    def do_save_kvcache(self, step: StepView) -> None:
+        """Called while a decode step runs."""
+
+    def pe_do_save_kvcache(self, step: StepView) -> None:
+        """Called when a prefill step has run, before its requests may end."""
+
+    def send_processed_prompts(self, step: StepView) -> None:
+        """Called when the tokens of a prefill step have been delivered."""
+
+    # Requests
+
+    def add_request(self, request: Request, *, max_tokens: int) -> None:
+        """Queue ``request``; raises ``ValueError`` from the scheduler, with the values, if it can never fit."""
+        self._check_alive()
+        params = request.params
+        stops = tuple(params.stop_token_ids or ())
+        with_eos = tuple(dict.fromkeys((*stops, self._eos_token_id)))
+        ends = stops if params.ignore_eos else with_eos
+        self._core.add(
+            request.id,
+            np.asarray(request.prompt_token_ids, np.int32),
+            max_tokens,
+            params.min_tokens,
+            np.asarray(ends, np.int32),
+        )
+        request.barred_ids = with_eos
+        request.metrics.queued_ts = self._clock()
+        self._requests[request.id] = request
+
+    def abort_request(self, request_ids: Iterable[int]) -> list[RequestOutput]:
+        """End requests; those that already ended are left alone. Returns their last outputs."""
+        for request_id in request_ids:
+            if request_id in self._requests:
+                self._core.abort(request_id)
+        return self._collect_ended()
+
+    def abort_all(self) -> list[RequestOutput]:
+        """End every request."""
+        return self.abort_request(self.unfinished_requests())
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether any request has not ended."""
+        return bool(self._requests)
+
+    def unfinished_requests(self) -> list[int]:
+        """Ids of the requests that have not ended, in the order in which they came."""
+        return list(self._requests)
+
+    def load(self) -> Load:
+        """How full the engine is."""
+        counts = self._core.stats()
+        return Load(
+            running=counts["partial"] + counts["prompted"] + counts["running"],
+            waiting=counts["waiting"],
+            cache_usage=1.0 - counts["free_blocks"] / self._capacity.blocks,
+            slot_usage=1.0 - counts["free_slots"] / self._capacity.slots,
+        )
+
+    # Steps
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step: schedule, copy state, forward, sample, commit. Returns the outputs that are due.
+
+        Raises ``EngineError`` when the scheduler gives up, and lets errors of the model through; after either the
+        engine refuses all work.
+        """
+        self._check_alive()
+        try:
+            return self._step()
+        except BaseException as fault:
+            self._fault = f"{type(fault).__name__}: {fault}"
+            raise
+
+    def _step(self) -> list[RequestOutput]:
+        action = self._schedule()
+        if action in (Action.PREFILL, Action.DECODE):
+            self._backoff = _FIRST_BACKOFF
+            return self._execute(self._core.step())
+        if action == Action.FAIL:
+            raise EngineError(f"the scheduler stopped: {self._core.fail_reason()}")
+        outputs = self._collect_ended()
+        if action == Action.IDLE and not outputs:
+            time.sleep(self._backoff)
+            self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+        return outputs
+
+    def _schedule(self) -> Action:
+        flags = self._published.wait() if self._published is not None else None
+        self._published = None
+        action = self._core.begin_step(flags)
+        while action == Action.VOTE:
+            action = self._core.resolve_vote(self._reducer.start(self._core.vote).wait())
+        if action in (Action.PREFILL, Action.DECODE):
+            self._published = self._reducer.start(self._core.flags)
+        return Action(action)
+
+    def _execute(self, step: StepView) -> list[RequestOutput]:
+        self.stats.record_step(step)
+        if self._trace is not None:
+            self._trace.write(step)
+        if self.should_copy_state(step):
+            self._worker.copy_state(step)
+        requests = [self._requests[i] for i in step.ids[: step.num_rows].tolist()]
+        prefill = step.kind == Action.PREFILL
+        if prefill:
+            self._mark_scheduled(requests)
+            self.pe_prepare_save_kvcache(step)
+        result = self._worker.execute_model_step(step, requests, self.pre_sampler_sync)
+        if prefill:
+            self.pe_do_save_kvcache(step)
+        outputs = self._post_process(step, requests, result)
+        if prefill:
+            self.send_processed_prompts(step)
+        self.stats.maybe_log(self.load)
+        return outputs
+
+    def _mark_scheduled(self, requests: Sequence[Request]) -> None:
+        now = self._clock()
+        for request in requests:
+            request.metrics.scheduled_ts = request.metrics.scheduled_ts or now
+
+    def _post_process(self, step: StepView, requests: Sequence[Request], result: StepTokens) -> list[RequestOutput]:
+        """Commit a step's tokens, give each request those that became output, and end what has to end."""
+        confidences = np.zeros((step.num_rows, _CONFIDENCES_PER_ROW), np.uint16)
+        committed = self._core.commit(step.step_id, result.tokens, result.counts, confidences)
+        for index, row in enumerate(result.sampled_rows.tolist()):
+            if index in result.sampled.logprobs and committed.emitted[row]:
+                self._outputs.add_logprobs(requests[row], result.sampled.logprobs[index], int(result.tokens[row, 0]))
+        outputs = self._deliver(requests, committed, result)
+        return outputs + self._collect_ended()
+
+    def _deliver(
+        self, requests: Sequence[Request], committed: CommittedView, result: StepTokens
+    ) -> list[RequestOutput]:
+        now = self._clock()
+        outputs: list[RequestOutput] = []
+        emitted, reasons = committed.emitted.tolist(), committed.reasons.tolist()
+        for request, count, reason, tokens in zip(requests, emitted, reasons, result.tokens.tolist(), strict=True):
+            if not count:
+                continue
+            if request.token_ids:
+                self.stats.record_gap(now - request.metrics.last_token_ts, count)
+            stop = request.append(tokens[:count], now, end_token=reason == Reason.STOP)
+            if stop is not None and not reason:
+                self._core.finish(request.id, Reason.STOP)
+            if stop is not None:
+                request.finish = Finish("stop", stop)
+            if not reason and stop is None:
+                output = self._outputs.running(request)
+                if output is not None:
+                    outputs.append(output)
+        self.stats.record_tokens(sum(emitted))
+        return outputs
+
+    def _collect_ended(self) -> list[RequestOutput]:
+        """The last output of every request that ended since the last call."""
+        ended = self._core.outcomes()
+        columns = zip(ended.ids.tolist(), ended.reasons.tolist(), ended.stop_tokens.tolist(), strict=True)
+        outputs = []
+        for request_id, reason, stop_token in columns:
+            request = self._requests.pop(request_id)
+            if request.finish is None:
+                request.finish = self._outputs.finish_of(request, Reason(reason), stop_token)
+            self.stats.record_finished(request.metrics, request.finish.finish_reason, self._clock())
+            outputs.append(self._outputs.ended(request))
+        return outputs
+
+    def _check_alive(self) -> None:
+        if self._fault is not None:
+            raise EngineError(f"the engine stopped at an earlier error ({self._fault}); make a new one")

@@ -1,0 +1,33 @@
+"""Sampling defaults that a checkpoint brings along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime.sampling_params import ParameterError, SamplingParams
+
+_FIELD_OF = {
+    "repetition_penalty": "repetition_penalty",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "max_new_tokens": "max_tokens",
+}
+
+
+def default_sampling_params(checkpoint: Path) -> SamplingParams:
+    """vLLM's defaults with what ``generation_config.json`` says; raises ``InputError`` (DI306) if it cannot be used."""
+    path = checkpoint / "generation_config.json"
+    if not path.is_file():
+        return SamplingParams()
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        given = {field: config[name] for name, field in _FIELD_OF.items() if config.get(name) is not None}
+        return SamplingParams(**given)
+    except (ValueError, AttributeError, ParameterError) as fault:
+        raise InputError(
+            Diagnostic("DI306", f"the generation config cannot be used: {fault}", file=str(path))
+        ) from fault

@@ -1,0 +1,115 @@
+"""The compiled scheduler as the runtime sees it: the interface of the extension module, and its constants."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+UInt64 = NDArray[np.uint64]
+
+
+class Action(IntEnum):
+    """What the core asks the caller to do."""
+
+    VOTE = 0
+    PREFILL = 1
+    DECODE = 2
+    IDLE = 3
+    DONE = 4
+    FAIL = 5
+
+
+class Reason(IntEnum):
+    """Why a request ended."""
+
+    STOP = 1
+    LENGTH = 2
+    ABORT = 3
+    PREEMPTED = 4
+    ERROR = 5
+
+
+class StepView(Protocol):
+    """One scheduled step; the arrays are borrowed and valid until the next ``begin_step``."""
+
+    step_id: int
+    kind: int
+    num_rows: int
+    total_q: int
+    graph: int
+    ids: UInt64
+    q_len: Int32
+    k_len: Int32
+    slot: Int32
+    remap: Int32
+    samples: Int32
+    block_table: Int32
+    history: Int32
+    input_ids: Int32
+    positions: Int32
+    row_of_token: Int32
+    clone_blocks: Int32
+    clone_states: Int32
+    zero_states: Int32
+    ignored: UInt64
+    preempted: UInt64
+
+
+class CommittedView(Protocol):
+    """What a commit did, one entry per real row."""
+
+    ids: UInt64
+    emitted: Int32
+    reasons: Int32
+
+
+class OutcomesView(Protocol):
+    """Requests that ended since the last call."""
+
+    ids: UInt64
+    reasons: Int32
+    stop_tokens: Int32
+
+
+class SchedulerCore(Protocol):
+    """Methods of the compiled ``Scheduler``; it never blocks and never calls back."""
+
+    def add(self, id: int, prompt: Int32, max_tokens: int, min_tokens: int, end_ids: Int32) -> None:
+        """Queue a request; ``ValueError`` if it can never fit."""
+
+    def abort(self, id: int) -> None:
+        """End a request as aborted."""
+
+    def finish(self, id: int, reason: int) -> None:
+        """End a request for ``reason``."""
+
+    def begin_step(self, flags: Int32 | None) -> int:
+        """Start a step with the reduced record of the last one."""
+
+    def vote(self) -> Int32:
+        """This rank's vote."""
+
+    def resolve_vote(self, reduced: Int32) -> int:
+        """Continue with the group's vote."""
+
+    def flags(self) -> Int32:
+        """The record to publish after this step was scheduled."""
+
+    def step(self) -> StepView:
+        """The step that was scheduled."""
+
+    def commit(self, step_id: int, tokens: Int32, counts: Int32, confidences: NDArray[np.uint16]) -> CommittedView:
+        """Deliver a step's tokens."""
+
+    def outcomes(self) -> OutcomesView:
+        """Requests that ended since the last call."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by name."""
+
+    def fail_reason(self) -> str:
+        """Why the last action was FAIL."""

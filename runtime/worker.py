@@ -1,0 +1,93 @@
+"""Executes one scheduled step on the device: cache copies, forward, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.device import Device
+from deepinfer_gen.runtime.graphs import GraphTable
+from deepinfer_gen.runtime.request import Request
+from deepinfer_gen.runtime.sampler import Sampled, Sampler, SamplingTable
+from deepinfer_gen.runtime.scheduler_core import Int32, StepView
+
+if TYPE_CHECKING:
+    from deepinfer_gen.runtime.kv_cache import KVCache
+    from deepinfer_gen.runtime.model.model import Model
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """Tokens of one step as ``commit`` takes them, and the rows (of the K sampled ones) that have log probabilities.
+
+    ``tokens`` int32 [rows, 1]; ``counts`` int32 [rows], 0 for a row that yields nothing; ``sampled_rows`` [K].
+    """
+
+    tokens: Int32
+    counts: Int32
+    sampled_rows: NDArray[np.int64]
+    sampled: Sampled
+
+
+class Worker:
+    """One rank's execution. The device runs in order: everything of a step is queued, and the host waits once."""
+
+    def __init__(
+        self, device: Device, model: Model, cache: KVCache, sampler: Sampler, table: SamplingTable, graphs: GraphTable
+    ) -> None:
+        self._device = device
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+        self._table = table
+        self._graphs = graphs
+
+    def copy_state(self, step: StepView) -> None:
+        """Queue the step's block copies, state copies and state clearings, in this order."""
+        for label, array, operation in (
+            ("clone_blocks", step.clone_blocks, self._cache.clone_blocks),
+            ("clone_states", step.clone_states, self._cache.clone_states),
+            ("zero_states", step.zero_states, self._cache.zero_states),
+        ):
+            if len(array):
+                index = torch.from_numpy(array.astype(np.int64))
+                self._device.submit(label, lambda op=operation, i=index: op(i))
+
+    def execute_model_step(
+        self, step: StepView, requests: Sequence[Request], pre_sampler_sync: Callable[[StepView], None]
+    ) -> StepTokens:
+        """Run forward and sampling of ``step``; ``requests`` are those of its real rows, in row order."""
+        if step.graph:
+            self._check_graph(step)
+        rows = np.nonzero(step.samples[: step.num_rows])[0]
+        last_tokens = torch.from_numpy((np.cumsum(step.q_len, dtype=np.int64) - 1)[rows])
+        batch = ForwardBatch.from_step(step, _HOST)
+        sampled_requests = [requests[r] for r in rows.tolist()]
+        parameters = self._table.rows(sampled_requests, step.ids[rows], step.slot[rows], step.k_len[rows])
+        logits: list[Tensor] = []
+        self._device.submit("forward", lambda: logits.append(self._model(batch, self._cache, last_tokens)))
+        sample = self._device.submit("sample", lambda: self._sampler.sample(logits[0], parameters))
+        pre_sampler_sync(step)
+        sampled = sample.wait()
+        tokens, counts = np.zeros((step.num_rows, 1), np.int32), np.zeros(step.num_rows, np.int32)
+        tokens[rows, 0] = sampled.tokens
+        counts[rows] = 1
+        return StepTokens(tokens, counts, rows, sampled)
+
+    def _check_graph(self, step: StepView) -> None:
+        self._graphs.check(
+            step.graph,
+            total_q=step.total_q,
+            tokens=len(step.input_ids),
+            rows=len(step.q_len),
+            longest_row=int(step.q_len.max()),
+        )

@@ -1,0 +1,43 @@
+"""Writing that survives a crash: bytes reach the disk before the rename that makes them visible."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_tree(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Create ``folder``, which must not exist, with ``contents`` and flush files and directories to the disk."""
+    folder.mkdir(parents=True)
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    sync_tree(folder)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace ``path`` atomically; readers see the old bytes or the new ones."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.write_bytes(content)
+    sync(temporary)
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush every file and directory below ``folder``, and ``folder`` itself."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        sync(path)
+    sync(folder)
+
+
+def sync(path: Path) -> None:
+    """Flush one file or directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

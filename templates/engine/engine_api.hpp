@@ -1,0 +1,124 @@
+// The interface between the bindings and a generated engine: plain data and spans, no Python, no templates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/constants.hpp"
+#include "engine/engine_types.hpp"
+
+namespace deepinfer {
+
+// A borrowed matrix, row major, rows contiguous.
+template <class T>
+struct Matrix {
+  const T* data = nullptr;
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+};
+
+// One scheduled step. The spans stay valid until the next begin_step. R rows, T tokens: docs/formats.md,
+// section 3.
+struct StepView {
+  std::uint64_t step_id = 0;
+  StepKind kind = StepKind::None;
+  std::int32_t num_rows = 0;  // real rows
+  std::int32_t total_q = 0;   // real tokens
+  std::int32_t graph = 0;     // graph size, 0 in prefill
+  std::span<const std::uint64_t> ids;
+  std::span<const std::int32_t> q_len;
+  std::span<const std::int32_t> k_len;
+  std::span<const std::int32_t> slot;
+  std::span<const std::int32_t> remap;
+  std::span<const std::int32_t> samples;
+  Matrix<std::int32_t> block_table;
+  Matrix<std::int32_t> history;
+  std::span<const std::int32_t> input_ids;
+  std::span<const std::int32_t> positions;
+  std::span<const std::int32_t> row_of_token;
+  Matrix<std::int32_t> clone_blocks;
+  Matrix<std::int32_t> clone_states;
+  std::span<const std::int32_t> zero_states;
+  std::span<const std::uint64_t> ignored;
+  std::span<const std::uint64_t> preempted;
+};
+
+// What the device computed for one step, one row per real row.
+struct StepResults {
+  Matrix<std::int32_t> tokens;           // [rows, max_q]
+  std::span<const std::int32_t> counts;  // accepted drafts and the bonus token
+  Matrix<std::uint16_t> confidences;     // [rows, nextn]
+};
+
+// What a commit did, one entry per row of its step; valid until the next commit.
+struct CommittedView {
+  std::span<const std::uint64_t> ids;
+  std::span<const std::int32_t> emitted;
+  std::span<const std::int32_t> reasons;
+};
+
+// Requests that ended; valid until the next call of outcomes().
+struct OutcomesView {
+  std::span<const std::uint64_t> ids;
+  std::span<const std::int32_t> reasons;
+  std::span<const std::int32_t> stop_tokens;
+};
+
+struct Counter {
+  std::string_view name;
+  std::int64_t value;
+};
+
+// Throws std::invalid_argument for a call that breaks the contract, with the values; the state is then
+// unchanged.
+class EngineApi {
+ public:
+  virtual ~EngineApi() = default;
+
+  virtual void add(
+      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens,
+      std::int64_t min_tokens, std::span<const std::int32_t> end_ids
+  ) = 0;
+  virtual void abort(std::uint64_t id) = 0;
+  virtual void finish(std::uint64_t id, std::int32_t reason) = 0;
+  virtual void set_pending(bool pending) = 0;
+  virtual void set_error(std::string_view message) = 0;
+
+  // `flags` is the reduced record of the last step; null when no new one was exchanged (at the start, after
+  // IDLE).
+  virtual Action begin_step(const Record* flags) = 0;
+  virtual Record vote() const = 0;
+  virtual Action resolve_vote(const Record& reduced) = 0;
+  virtual Record flags() const = 0;
+  virtual StepView step() const = 0;
+  virtual CommittedView commit(std::uint64_t step_id, const StepResults& results) = 0;
+
+  virtual OutcomesView outcomes() = 0;
+  virtual std::uint64_t fingerprint() const = 0;
+  virtual std::vector<Counter> stats() const = 0;
+  virtual std::string fail_reason() const = 0;
+  virtual std::unique_ptr<EngineApi> clone() const = 0;
+  // Throws std::logic_error, naming the rule, when the bookkeeping contradicts itself: for tests and fuzzing.
+  virtual void check_invariants() const = 0;
+};
+
+struct EngineInfo {
+  std::string_view plan_digest;
+  std::string_view files_digest;
+  std::vector<Constant> constants;
+};
+
+// Defined by the generated engine.cpp.
+std::unique_ptr<EngineApi> make_engine();
+const EngineInfo& engine_info();
+
+// Defined by the translation unit that the build writes: the digest covers engine.cpp, so it cannot stand in
+// there.
+extern const char kFilesDigest[];
+
+}  // namespace deepinfer

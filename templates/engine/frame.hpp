@@ -1,0 +1,66 @@
+// Steps that were scheduled and whose results are not committed yet.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/engine_types.hpp"
+
+namespace deepinfer {
+
+// `serial` names one occupancy of `place`: when the sequence has left, its row's results are dropped.
+struct FrameRow {
+  std::uint64_t id = 0;
+  std::uint64_t serial = 0;
+  std::int32_t place = 0;
+  std::int32_t q_len = 0;
+  bool samples = false;
+};
+
+template <class Cfg>
+struct Frame {
+  static constexpr std::int32_t kCapacity = std::max(Cfg::kMaxNumPrompts, Cfg::kMaxNumSeqs);
+
+  std::uint64_t step_id = 0;
+  StepKind kind = StepKind::None;
+  std::int32_t num_rows = 0;
+  std::array<FrameRow, static_cast<std::size_t>(kCapacity)> rows{};
+
+  void clear(StepKind new_kind) {
+    kind = new_kind;
+    num_rows = 0;
+  }
+  void add(const FrameRow& row) { rows[num_rows++] = row; }
+};
+
+// Two frames are enough: the step that runs and the one that is scheduled behind it.
+template <class Cfg>
+class FrameQueue {
+ public:
+  static constexpr std::int32_t kDepth = 2;
+
+  std::int32_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const Frame<Cfg>& operator[](std::int32_t index) const { return frames_[(first_ + index) % kDepth]; }
+  const Frame<Cfg>& oldest() const { return frames_[first_]; }
+
+  // The frame to fill for the next step; `push` makes it uncommitted. Needs size() < kDepth.
+  Frame<Cfg>& draft() { return frames_[(first_ + size_) % kDepth]; }
+  void push(std::uint64_t step_id) {
+    draft().step_id = step_id;
+    ++size_;
+  }
+  void pop() {
+    first_ = (first_ + 1) % kDepth;
+    --size_;
+  }
+
+ private:
+  std::array<Frame<Cfg>, kDepth> frames_{};
+  std::int32_t first_ = 0;
+  std::int32_t size_ = 0;
+};
+
+}  // namespace deepinfer

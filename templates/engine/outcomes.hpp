@@ -1,0 +1,54 @@
+// Requests that ended, kept until the caller asks for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/engine_api.hpp"
+
+namespace deepinfer {
+
+class Outcomes {
+ public:
+  // Room for every request that can still end, so that recording one never allocates.
+  void reserve_for(std::int32_t live) { fresh_.reserve(fresh_.ids.size() + static_cast<std::size_t>(live)); }
+
+  void record(std::uint64_t id, Reason reason, std::int32_t stop_token) {
+    fresh_.ids.push_back(id);
+    fresh_.reasons.push_back(static_cast<std::int32_t>(reason));
+    fresh_.stop_tokens.push_back(stop_token);
+  }
+
+  // What was recorded since the last call. `live` keeps the promise of reserve_for for the buffer that takes
+  // over.
+  OutcomesView take(std::int32_t live) {
+    std::swap(fresh_, taken_);
+    fresh_.clear();
+    reserve_for(live);
+    return {taken_.ids, taken_.reasons, taken_.stop_tokens};
+  }
+
+ private:
+  struct Columns {
+    std::vector<std::uint64_t> ids;
+    std::vector<std::int32_t> reasons;
+    std::vector<std::int32_t> stop_tokens;
+
+    void reserve(std::size_t count) {
+      ids.reserve(count);
+      reasons.reserve(count);
+      stop_tokens.reserve(count);
+    }
+    void clear() {
+      ids.clear();
+      reasons.clear();
+      stop_tokens.clear();
+    }
+  };
+
+  Columns fresh_;
+  Columns taken_;
+};
+
+}  // namespace deepinfer

@@ -1,0 +1,161 @@
+// The arrays of one scheduled step, as the model reads them: fixed capacity, filled in place, borrowed by the
+// caller.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/engine_api.hpp"
+#include "engine/fixed_list.hpp"
+
+namespace deepinfer {
+
+// One row: `tokens` are the ids that are known on the host, from the sequence's start; the row's queries
+// begin at position `start`. Ids from tokens.size() on are 0 here and are gathered on the device through
+// `remap`.
+struct StepRow {
+  std::uint64_t id = 0;
+  std::uint64_t serial = 0;
+  std::int32_t start = 0;
+  std::int32_t q_len = 0;
+  std::int32_t slot = 0;
+  std::int32_t remap = -1;
+  bool samples = false;
+  std::span<const std::int32_t> tokens;
+  std::span<const std::int32_t> blocks;
+};
+
+template <class Cfg>
+class StepBuffers {
+ public:
+  static constexpr std::int32_t kHistory = 3;  // ids before the first query that the longest n-gram needs
+  static constexpr std::int32_t kMaxRows = std::max(Cfg::kMaxNumPrompts, Cfg::kMaxGraphRows);
+  static constexpr std::int32_t kMaxTokens = std::max(Cfg::kMaxNumBatchedTokens, Cfg::kMaxTotalQ);
+
+  void clear(StepKind kind) {
+    kind_ = kind;
+    step_id_ = 0;
+    graph_ = 0;
+    real_rows_ = rows_ = 0;
+    real_tokens_ = tokens_ = 0;
+    zero_states_.clear();
+  }
+
+  void add(const StepRow& row) {
+    const std::int32_t r = rows_++;
+    ids_[r] = row.id;
+    q_len_[r] = row.q_len;
+    k_len_[r] = row.start + row.q_len;
+    slot_[r] = row.slot;
+    remap_[r] = row.remap;
+    samples_[r] = row.samples;
+    const auto known = static_cast<std::int32_t>(row.tokens.size());
+    for (std::int32_t i = 0; i < kHistory; ++i) {
+      const std::int32_t position = row.start - kHistory + i;
+      history_[kHistory * r + i] = 0 <= position && position < known ? row.tokens[position] : -1;
+    }
+    for (std::int32_t position = row.start; position < row.start + row.q_len; ++position, ++tokens_) {
+      input_ids_[tokens_] = position < known ? row.tokens[position] : 0;
+      positions_[tokens_] = position;
+      row_of_token_[tokens_] = r;
+    }
+    fill_table(r, row.serial, row.blocks);
+    real_rows_ = rows_;
+    real_tokens_ = tokens_;
+  }
+
+  void zero_state(std::int32_t slot) { zero_states_.push_back(slot); }
+
+  // Fill up to a graph's token and row counts. Padding tokens share as few rows as max_q allows; each such
+  // row looks like a sequence that starts now in block 0 and slot 0. Rows that are left have no queries.
+  void pad(std::int32_t graph, std::int32_t capacity) {
+    graph_ = graph;
+    while (rows_ < capacity) {
+      StepRow padding;
+      padding.q_len = std::min(Cfg::kMaxQ, graph - tokens_);
+      const std::int32_t rows = real_rows_;
+      const std::int32_t tokens = real_tokens_;
+      add(padding);
+      real_rows_ = rows;
+      real_tokens_ = tokens;
+    }
+  }
+
+  void publish(std::uint64_t step_id) { step_id_ = step_id; }
+
+  std::int32_t num_rows() const { return real_rows_; }
+  std::int32_t total_q() const { return real_tokens_; }
+
+  StepView view(std::span<const std::uint64_t> ignored, std::span<const std::uint64_t> preempted) const {
+    const auto rows = static_cast<std::size_t>(rows_);
+    const auto tokens = static_cast<std::size_t>(tokens_);
+    StepView view;
+    view.step_id = step_id_;
+    view.kind = kind_;
+    view.num_rows = real_rows_;
+    view.total_q = real_tokens_;
+    view.graph = graph_;
+    view.ids = {ids_.data(), rows};
+    view.q_len = {q_len_.data(), rows};
+    view.k_len = {k_len_.data(), rows};
+    view.slot = {slot_.data(), rows};
+    view.remap = {remap_.data(), rows};
+    view.samples = {samples_.data(), rows};
+    view.block_table = {block_table_.data(), rows, static_cast<std::size_t>(Cfg::kBlocksPerSeq)};
+    view.history = {history_.data(), rows, static_cast<std::size_t>(kHistory)};
+    view.input_ids = {input_ids_.data(), tokens};
+    view.positions = {positions_.data(), tokens};
+    view.row_of_token = {row_of_token_.data(), tokens};
+    view.clone_blocks = {nullptr, 0, 2};
+    view.clone_states = {nullptr, 0, 2};
+    view.zero_states = {zero_states_.begin(), static_cast<std::size_t>(zero_states_.size())};
+    view.ignored = ignored;
+    view.preempted = preempted;
+    return view;
+  }
+
+ private:
+  template <class T, std::int64_t Count>
+  using Array = std::array<T, static_cast<std::size_t>(Count)>;
+
+  // A table only grows while one sequence keeps its row, so only the new entries are written then.
+  void fill_table(std::int32_t row, std::uint64_t serial, std::span<const std::int32_t> blocks) {
+    std::int32_t* const table =
+        block_table_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(Cfg::kBlocksPerSeq);
+    const auto count = static_cast<std::int32_t>(blocks.size());
+    const bool same = table_serial_[row] == serial;
+    const std::int32_t from = same ? table_blocks_[row] : 0;
+    std::copy(blocks.begin() + from, blocks.end(), table + from);
+    if (count < table_blocks_[row]) std::fill(table + count, table + table_blocks_[row], 0);
+    table_serial_[row] = serial;
+    table_blocks_[row] = count;
+  }
+
+  StepKind kind_ = StepKind::None;
+  std::uint64_t step_id_ = 0;
+  std::int32_t graph_ = 0;
+  std::int32_t real_rows_ = 0;
+  std::int32_t rows_ = 0;
+  std::int32_t real_tokens_ = 0;
+  std::int32_t tokens_ = 0;
+
+  Array<std::uint64_t, kMaxRows> ids_{};
+  Array<std::int32_t, kMaxRows> q_len_{};
+  Array<std::int32_t, kMaxRows> k_len_{};
+  Array<std::int32_t, kMaxRows> slot_{};
+  Array<std::int32_t, kMaxRows> remap_{};
+  Array<std::int32_t, kMaxRows> samples_{};
+  Array<std::int32_t, std::int64_t{kMaxRows} * kHistory> history_{};
+  Array<std::int32_t, std::int64_t{kMaxRows} * Cfg::kBlocksPerSeq> block_table_{};
+  Array<std::uint64_t, kMaxRows> table_serial_{};  // whose table a row shows
+  Array<std::int32_t, kMaxRows> table_blocks_{};   // and how many of its entries are not 0
+  Array<std::int32_t, kMaxTokens> input_ids_{};
+  Array<std::int32_t, kMaxTokens> positions_{};
+  Array<std::int32_t, kMaxTokens> row_of_token_{};
+  FixedList<Cfg::kMaxNumPrompts> zero_states_;
+};
+
+}  // namespace deepinfer

@@ -1,0 +1,284 @@
+// Python bindings of an engine. Compiled once per Python ABI: it knows the abstract interface only.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/engine_api.hpp"
+
+namespace py = pybind11;
+using namespace pybind11::literals;
+
+namespace {
+
+using deepinfer::Action;
+using deepinfer::EngineApi;
+using deepinfer::Matrix;
+using deepinfer::Record;
+
+template <class T>
+using Dense = py::array_t<T, py::array::c_style>;
+
+// The engine is locked inside, so the interpreter is free during every call.
+template <class Call>
+auto without_gil(Call&& call) {
+  const py::gil_scoped_release release;
+  return std::forward<Call>(call)();
+}
+
+// A read-only view that borrows the engine's memory and keeps `owner` alive.
+template <class T>
+py::array borrow(const T* data, std::vector<py::ssize_t> shape, py::handle owner) {
+  py::array view(py::dtype::of<T>(), std::move(shape), data, owner);
+  py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return view;
+}
+
+template <class T>
+py::array borrow(std::span<const T> values, py::handle owner) {
+  return borrow(values.data(), {static_cast<py::ssize_t>(values.size())}, owner);
+}
+
+template <class T>
+py::array borrow(const Matrix<T>& matrix, py::handle owner) {
+  return borrow(
+      matrix.data, {static_cast<py::ssize_t>(matrix.rows), static_cast<py::ssize_t>(matrix.columns)}, owner
+  );
+}
+
+template <class T>
+std::span<const T> vector_argument(const char* name, const Dense<T>& array) {
+  if (array.ndim() != 1) throw py::value_error(std::string(name) + " must have one dimension");
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+template <class T>
+Matrix<T> matrix_argument(const char* name, const Dense<T>& array) {
+  if (array.ndim() != 2) throw py::value_error(std::string(name) + " must have two dimensions");
+  return {array.data(), static_cast<std::size_t>(array.shape(0)), static_cast<std::size_t>(array.shape(1))};
+}
+
+Record record_argument(const char* name, const Dense<std::int32_t>& array) {
+  Record record{};
+  if (array.ndim() != 1 || array.size() != static_cast<py::ssize_t>(record.size())) {
+    throw py::value_error(std::string(name) + " must be int32[" + std::to_string(record.size()) + "]");
+  }
+  for (std::size_t i = 0; i < record.size(); ++i) record[i] = array.data()[i];
+  return record;
+}
+
+// Records are the caller's to reduce in place, so this one is a copy.
+Dense<std::int32_t> record_result(const Record& record) {
+  return Dense<std::int32_t>(static_cast<py::ssize_t>(record.size()), record.data());
+}
+
+// What Python holds: the engine. `owner` of every view is the object that wraps this.
+struct Scheduler {
+  std::unique_ptr<EngineApi> engine;
+};
+
+struct Step {
+  deepinfer::StepView view;
+  py::object owner;
+};
+
+struct Committed {
+  deepinfer::CommittedView view;
+  py::object owner;
+};
+
+struct Outcomes {
+  deepinfer::OutcomesView view;
+  py::object owner;
+};
+
+template <auto Member, class Holder>
+void view_property(py::class_<Holder>& type, const char* name) {
+  type.def_property_readonly(name, [](const Holder& holder) {
+    return borrow(holder.view.*Member, holder.owner);
+  });
+}
+
+void bind_step(py::module_& module) {
+  using View = deepinfer::StepView;
+  py::class_<Step> step(
+      module, "Step", py::module_local(), "One scheduled step; valid until the next begin_step."
+  );
+  step.def_property_readonly("step_id", [](const Step& s) { return s.view.step_id; });
+  step.def_property_readonly("kind", [](const Step& s) { return static_cast<int>(s.view.kind); });
+  step.def_property_readonly("num_rows", [](const Step& s) { return s.view.num_rows; });
+  step.def_property_readonly("total_q", [](const Step& s) { return s.view.total_q; });
+  step.def_property_readonly("graph", [](const Step& s) { return s.view.graph; });
+  view_property<&View::ids>(step, "ids");
+  view_property<&View::q_len>(step, "q_len");
+  view_property<&View::k_len>(step, "k_len");
+  view_property<&View::slot>(step, "slot");
+  view_property<&View::remap>(step, "remap");
+  view_property<&View::samples>(step, "samples");
+  view_property<&View::block_table>(step, "block_table");
+  view_property<&View::history>(step, "history");
+  view_property<&View::input_ids>(step, "input_ids");
+  view_property<&View::positions>(step, "positions");
+  view_property<&View::row_of_token>(step, "row_of_token");
+  view_property<&View::clone_blocks>(step, "clone_blocks");
+  view_property<&View::clone_states>(step, "clone_states");
+  view_property<&View::zero_states>(step, "zero_states");
+  view_property<&View::ignored>(step, "ignored");
+  view_property<&View::preempted>(step, "preempted");
+}
+
+void bind_results(py::module_& module) {
+  py::class_<Committed> committed(module, "Committed", py::module_local(), "Valid until the next commit.");
+  view_property<&deepinfer::CommittedView::ids>(committed, "ids");
+  view_property<&deepinfer::CommittedView::emitted>(committed, "emitted");
+  view_property<&deepinfer::CommittedView::reasons>(committed, "reasons");
+  py::class_<Outcomes> outcomes(module, "Outcomes", py::module_local(), "Valid until the next outcomes().");
+  view_property<&deepinfer::OutcomesView::ids>(outcomes, "ids");
+  view_property<&deepinfer::OutcomesView::reasons>(outcomes, "reasons");
+  view_property<&deepinfer::OutcomesView::stop_tokens>(outcomes, "stop_tokens");
+}
+
+void add(
+    Scheduler& self, std::uint64_t id, const Dense<std::int32_t>& prompt, std::int64_t max_tokens,
+    std::int64_t min_tokens, const Dense<std::int32_t>& end_ids
+) {
+  const auto tokens = vector_argument("prompt", prompt);
+  const auto ends = vector_argument("end_ids", end_ids);
+  without_gil([&] { self.engine->add(id, tokens, max_tokens, min_tokens, ends); });
+}
+
+int begin_step(Scheduler& self, const py::object& flags) {
+  Record record{};
+  if (!flags.is_none()) record = record_argument("flags", py::cast<Dense<std::int32_t>>(flags));
+  const Record* const given = flags.is_none() ? nullptr : &record;
+  return static_cast<int>(without_gil([&] { return self.engine->begin_step(given); }));
+}
+
+int resolve_vote(Scheduler& self, const Dense<std::int32_t>& reduced) {
+  const Record record = record_argument("reduced", reduced);
+  return static_cast<int>(without_gil([&] { return self.engine->resolve_vote(record); }));
+}
+
+Step step(const py::object& self) {
+  const auto& scheduler = py::cast<const Scheduler&>(self);
+  return {without_gil([&] { return scheduler.engine->step(); }), self};
+}
+
+Committed commit(
+    const py::object& self, std::uint64_t step_id, const Dense<std::int32_t>& tokens,
+    const Dense<std::int32_t>& counts, const Dense<std::uint16_t>& confidences
+) {
+  auto& scheduler = py::cast<Scheduler&>(self);
+  const deepinfer::StepResults results{
+      matrix_argument("tokens", tokens),
+      vector_argument("counts", counts),
+      matrix_argument("confidences", confidences)
+  };
+  return {without_gil([&] { return scheduler.engine->commit(step_id, results); }), self};
+}
+
+Outcomes outcomes(const py::object& self) {
+  auto& scheduler = py::cast<Scheduler&>(self);
+  return {without_gil([&] { return scheduler.engine->outcomes(); }), self};
+}
+
+py::dict stats(const Scheduler& self) {
+  py::dict result;
+  for (const auto& counter : without_gil([&] { return self.engine->stats(); })) {
+    result[py::str(counter.name.data(), counter.name.size())] = counter.value;
+  }
+  return result;
+}
+
+void bind_scheduler(py::module_& module) {
+  py::class_<Scheduler> type(
+      module, "Scheduler", py::module_local(), "The engine's scheduler: a sans-IO core."
+  );
+  type.def(py::init([] { return Scheduler{without_gil([] { return deepinfer::make_engine(); })}; }));
+  type.def("add", &add, "id"_a, "prompt"_a, "max_tokens"_a, "min_tokens"_a, "end_ids"_a);
+  type.def(
+      "abort", [](Scheduler& self, std::uint64_t id) { without_gil([&] { self.engine->abort(id); }); }, "id"_a
+  );
+  type.def(
+      "finish",
+      [](Scheduler& self, std::uint64_t id, std::int32_t reason) {
+        without_gil([&] { self.engine->finish(id, reason); });
+      },
+      "id"_a,
+      "reason"_a
+  );
+  type.def(
+      "set_pending",
+      [](Scheduler& self, bool pending) { without_gil([&] { self.engine->set_pending(pending); }); },
+      "pending"_a
+  );
+  type.def(
+      "set_error",
+      [](Scheduler& self, const std::string& message) {
+        without_gil([&] { self.engine->set_error(message); });
+      },
+      "message"_a
+  );
+  type.def("begin_step", &begin_step, "flags"_a.none(true));
+  type.def("vote", [](const Scheduler& self) {
+    return record_result(without_gil([&] { return self.engine->vote(); }));
+  });
+  type.def("resolve_vote", &resolve_vote, "reduced"_a);
+  type.def("flags", [](const Scheduler& self) {
+    return record_result(without_gil([&] { return self.engine->flags(); }));
+  });
+  type.def("step", &step);
+  type.def("commit", &commit, "step_id"_a, "tokens"_a, "counts"_a, "confidences"_a);
+  type.def("outcomes", &outcomes);
+  type.def("fingerprint", [](const Scheduler& self) {
+    return without_gil([&] { return self.engine->fingerprint(); });
+  });
+  type.def("stats", &stats);
+  type.def("fail_reason", [](const Scheduler& self) {
+    return without_gil([&] { return self.engine->fail_reason(); });
+  });
+  type.def("clone", [](const Scheduler& self) {
+    return Scheduler{without_gil([&] { return self.engine->clone(); })};
+  });
+  type.def("check_invariants", [](const Scheduler& self) {
+    without_gil([&] { self.engine->check_invariants(); });
+  });
+}
+
+py::object to_python(const deepinfer::Constant& constant) {
+  if (const auto* const integer = std::get_if<std::int64_t>(&constant.value)) return py::int_(*integer);
+  if (const auto* const text = std::get_if<std::string_view>(&constant.value)) {
+    return py::str(text->data(), text->size());
+  }
+  py::list items;
+  for (const std::int64_t item : std::get<std::vector<std::int64_t>>(constant.value)) items.append(item);
+  return items;
+}
+
+py::dict constants() {
+  py::dict result;
+  for (const deepinfer::Constant& constant : deepinfer::engine_info().constants) {
+    result[py::str(constant.name.data(), constant.name.size())] = to_python(constant);
+  }
+  return result;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(deepinfer_engine, module) {
+  const deepinfer::EngineInfo& info = deepinfer::engine_info();
+  module.attr("plan_digest") = py::str(info.plan_digest.data(), info.plan_digest.size());
+  module.attr("files_digest") = py::str(info.files_digest.data(), info.files_digest.size());
+  module.def("constants", &constants, "The values of EngineConfig by their C++ names.");
+  bind_step(module);
+  bind_results(module);
+  bind_scheduler(module);
+}

@@ -1,0 +1,73 @@
+"""The tensors a config demands, against the packaged checkpoint and the released file's size."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import defaultdict
+
+import pytest
+
+from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.codegen.tensors import demanded_tensors
+from deepinfer_gen.specs.presets import presets
+
+
+@pytest.fixture(scope="module")
+def of_released(released):
+    return list(demanded_tensors(released))
+
+
+def vision_bytes():
+    """bf16 bytes of the vision tower and aligner: what the released file holds beside the text model."""
+    width, inner, hidden = 1024, 2816, 5120
+    patch = 14 * 14 * 3 * width + width
+    block = 2 * width + (3 * width * width + 3 * width) + (width * width + width) + 3 * width * inner
+    aligner = 9 * width * hidden + hidden + hidden * hidden + hidden
+    return 2 * (patch + 32 * block + width + aligner + 3 * hidden)
+
+
+def test_released_checkpoint(of_released):
+    """The released file has 96,085 tensors, 266 of them vision, and 510,286,023,000 bytes."""
+    assert len({t.name for t in of_released}) == len(of_released) == 96_085 - 266
+    assert sum(t.nbytes for t in of_released) == 510_286_023_000 - vision_bytes()
+
+
+def test_tiny_equals_the_packaged_checkpoint(tiny):
+    folder = presets()["tiny-v41"]
+    stored = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        with shard.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        for name, tensor in header.items():
+            start, end = tensor["data_offsets"]
+            stored[name] = (tensor["dtype"], tuple(tensor["shape"]), end - start)
+    assert len(stored) == 1_542
+    assert {t.name: (t.dtype, t.shape, t.nbytes) for t in demanded_tensors(tiny)} == stored
+    assert stored.keys() == json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].keys()
+
+
+@pytest.mark.parametrize("preset", ["released", "tiny"])
+def test_formulas_sum_the_same_tensors(make, request, preset):
+    model = request.getfixturevalue(preset)
+    plan = derive(make(model=model))
+    groups: defaultdict[str, int] = defaultdict(int)
+    for tensor in demanded_tensors(model):
+        groups[tensor.group] += tensor.nbytes
+    expert = plan.integer("weights.expert.bytes")
+    assert groups == {
+        "dense": plan["weights.dense_bytes"],
+        "experts": model.num_hidden_layers * model.n_routed_experts * expert,
+        "engram": plan["weights.engram_bytes"],
+        "draft_dense": plan["weights.draft_dense_bytes"],
+        "draft_experts": model.num_nextn_predict_layers * model.dspark_n_routed_experts * expert,
+    }
+    assert sum(groups.values()) == plan["weights.checkpoint_bytes"]
+
+
+def test_counts_of_the_released_parts(of_released):
+    assert sum(t.name.startswith("mtp.") for t in of_released) == 3 * 30 + 3 * 128 * 6 + 7
+    assert sum(t.name.startswith("layers.") and ".ffn.experts." in t.name for t in of_released) == 40 * 384 * 6
+    assert sum("." not in t.name.removesuffix(".weight") for t in of_released) == 3

@@ -1,0 +1,97 @@
+"""Model configs: the presets' values, exact numbers, sources. Expected values are those of the released config."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.specs.json_marks import read_json
+from deepinfer_gen.specs.load import load_spec
+from deepinfer_gen.specs.model_config import ModelConfig, read_model_config
+from deepinfer_gen.specs.model_keys import KEYS
+from deepinfer_gen.specs.presets import preset_folder
+from deepinfer_gen.specs.resolve import resolve
+from deepinfer_gen.specs.source_text import Place, SourceText, read_source
+
+
+def preset(name: str) -> ModelConfig:
+    return read_model_config(read_source(preset_folder(name) / "config.json", name, 10**6, "config"), name)
+
+
+def test_flash() -> None:
+    config = preset("deepseek-v4.1-flash")
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (40, 5120, 129280)
+    assert config.rms_norm_eps == Fraction(1, 10**20)
+    assert config.hc_eps == Fraction(1, 10**6)
+    assert config.routed_scaling_factor == Fraction(3, 2)
+    assert config.swiglu_limit == 10
+    assert config.compress_ratios == (0, 0) + (2,) * 18 + (1,) * 20 + (0,) * 3
+    assert config.index_source_layer_ids == (2, 8, 14, 20, 24, 28, 32, 36)
+    assert config.engram_num_embeddings == (384006168, 384016682)
+    assert config.rope_scaling.original_max_position_embeddings == 65536
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id, config.image_token_id) == (0, 1, 2, 129264)
+    assert (config.weight_block_size, config.scale_fmt, config.expert_dtype) == ((32, 32), "ue8m0", "fp4")
+
+
+def test_tiny_is_the_checkpoints_own_config() -> None:
+    config = preset("tiny-v41")
+    raw = json.loads((preset_folder("tiny-v41") / "config.json").read_text())
+    for name, key in KEYS.items():
+        value = raw
+        for part in key.path.split("."):
+            value = value[part]
+        exact = config.value(name)
+        if isinstance(value, float):
+            assert float(exact) == value
+        else:
+            assert exact == (tuple(value) if isinstance(value, list) else value)
+    for shard in json.loads((preset_folder("tiny-v41") / "model.safetensors.index.json").read_text())[
+        "weight_map"
+    ].values():
+        assert (preset_folder("tiny-v41") / shard).is_file()
+
+
+def test_sources_and_settings() -> None:
+    config = preset("tiny-v41")
+    assert config.sources["head_dim"] == "config.json: text_config.head_dim"
+    assert config.sources["expert_dtype"] == "config.json: quantization_config.expert_dtype"
+    settings = config.settings()
+    assert settings["rope_scaling.factor"].source == "config.json: text_config.rope_scaling.factor"
+    assert settings["sliding_window"].unit == "tokens"
+    assert all(setting.why for setting in settings.values())
+
+
+def test_integral_decimals_are_integers(tmp_path: Path) -> None:
+    text = (preset_folder("tiny-v41") / "config.json").read_text().replace('"rope_theta": 10000', '"rope_theta": 1.0e4')
+    config = read_model_config(SourceText("x", "config.json", text), "")
+    assert config.rope_theta == 10000
+    assert isinstance(config.rope_theta, int)
+
+
+def test_json_places() -> None:
+    source = SourceText("x", "x", '{"a": {"b": [1, {"b": 2}],\n  "c": "}{"},\n "d": 1.50}')
+    tree = read_json(source)
+    assert tree.content["d"] == Fraction(3, 2)
+    assert tree.place("a.b") == Place(1, 13)
+    assert tree.place("a.c") == Place(2, 8)
+    assert tree.place("d") == Place(3, 7)
+    assert tree.place("nowhere") == Place()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "{", '{"a"', '{"a": }', "nul", '{"a": 1e}', '{"a": -}', "}" * 50, '{"a":1}x']
+)
+def test_broken_json(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_json(SourceText("x", "x", text))
+    assert [d.code for d in caught.value.diagnostics] == ["DI061"]
+
+
+def test_presets_resolve_from_any_spec() -> None:
+    assert resolve(load_spec("tiny-cpu")).model.preset == "tiny-v41"
+    with pytest.raises(KeyError):
+        preset_folder("none")
