@@ -107,10 +107,12 @@ def test_params_must_pair_with_prompts(scripted: LLM) -> None:
 
 
 def test_arguments_without_meaning_are_refused(scripted: LLM) -> None:
-    with pytest.raises(ParameterError, match="adapters"):
-        scripted.generate([5], GREEDY, lora_request=object())  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="first come"):
-        scripted.generate([5], GREEDY, priority=1)  # type: ignore[arg-type]
+    for name in ("lora_request", "priority", "tokenization_kwargs", "mm_processor_kwargs"):
+        with pytest.raises(ParameterError, match=name):
+            scripted.generate([5], GREEDY, **{name: 1})
+        with pytest.raises(ParameterError, match=name):
+            scripted.enqueue([5], GREEDY, **{name: 1})
+    assert not scripted.llm_engine.has_unfinished_requests()
 
 
 # Ends
