@@ -6,7 +6,7 @@ computed them, in the same record formats, at the same places of equal blocks an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deepinfer_gen.canonical import digest_json, plain
@@ -15,16 +15,15 @@ from deepinfer_gen.codegen.sources import EngineView
 from deepinfer_gen.codegen.text import number_ranges, write_value
 from deepinfer_gen.formula import Value
 
+_Pair = tuple[int, Mapping[str, Any], Mapping[str, Any]]
+"""A layer and its region in either engine."""
 _MODEL = "model.config."
 _NO_EFFECT = (
     "dspark_", "num_nextn_predict_layers", "max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
     "image_token_id", "initializer_range", "use_cache",
 )  # fmt: skip
 """Model config keys that change no cached row: drafting reads the rows, the others are not part of the forward."""
-_ROW_KEYS = (
-    "kv.main_format", "kv.index_format", "kv.swa_format", "kv.main_row_bytes", "kv.index_row_bytes", "kv.swa_row_bytes",
-    "kv.row_layout",
-)  # fmt: skip
+_ROW_KEYS = ("kv.main_format", "kv.index_format", "kv.swa_format", "kv.row_layout")
 
 
 def unreadable_because(a: EngineView, b: EngineView) -> tuple[str, ...]:
@@ -63,17 +62,17 @@ def _sources(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
     ours, theirs = ({r["layer"]: r for r in layout["block"]["regions"]} for layout in (a, b))
     if list(ours) != list(theirs):
         yield f"sources: KV source layers are {_list(ours)}, not {_list(theirs)}"
-    for layer in sorted(set(ours) & set(theirs)):
-        if ours[layer]["ratio"] != theirs[layer]["ratio"]:
-            yield f"sources: layer {layer} has one row per {ours[layer]['ratio']} tokens, not {theirs[layer]['ratio']}"
+    both = [(layer, ours[layer], theirs[layer]) for layer in ours if layer in theirs]
+    for layer, here, there in both:
+        if here["ratio"] != there["ratio"]:
+            yield f"sources: layer {layer} has one row per {here['ratio']} tokens, not {there['ratio']}"
     if a["block"]["tokens"] != b["block"]["tokens"]:
         yield f"block layout: a block holds {a['block']['tokens']} tokens, not {b['block']['tokens']}"
         return
-    for layer in sorted(set(ours) & set(theirs)):
-        for rows in ("main", "index"):
-            here, there = ours[layer][rows]["offset"], theirs[layer][rows]["offset"]
-            if here != there:
-                yield f"block layout: {rows} rows of layer {layer} start at {here:,}, not {there:,}"
+    for rows in ("main", "index"):
+        pairs = [(layer, here[rows], there[rows]) for layer, here, there in both]
+        yield from _unequal(pairs, f"block layout: {rows} rows", "row_bytes", "of {} B, not {}")
+        yield from _moved(pairs, f"block layout: {rows} rows")
 
 
 def _state(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
@@ -81,21 +80,35 @@ def _state(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
     if list(ours) != list(theirs):
         only = sorted(set(ours) ^ set(theirs))
         yield f"stored state: regions differ: {', '.join(only) or 'their order'}"
-    differences: dict[str, list[int]] = {}
-    for name in (n for n in ours if n in theirs):
-        here, there = ours[name], theirs[name]
-        if here["rows"] != there["rows"]:
-            difference = f"{here['rows']} rows, not {there['rows']}"
-        elif here["offset"] != there["offset"]:
-            difference = f"another place: {here['offset']:,}, not {there['offset']:,}"
-        else:
-            continue
-        differences.setdefault(difference, []).append(here["layer"])
-    for difference, layers in differences.items():
-        yield f"stored state: window rings of layers {number_ranges(layers)} have {difference}"
+    pairs = [(ours[n]["layer"], ours[n], theirs[n]) for n in ours if n in theirs]
+    yield from _unequal(pairs, "stored state: window rings", "rows", "of {} rows, not {}")
+    yield from _unequal(pairs, "stored state: window rows", "row_bytes", "of {} B, not {}")
+    yield from _moved(pairs, "stored state: window rings")
     sizes = [layout["state"]["stored_bytes"] for layout in (a, b)]
     if sizes[0] != sizes[1]:
         yield f"stored state: {sizes[0]:,} B are stored, not {sizes[1]:,}"
+
+
+def _unequal(pairs: Sequence[_Pair], what: str, field: str, sentence: str) -> Iterator[str]:
+    """One reason per distinct pair of values of ``field``, with the layers it is about."""
+    layers: dict[tuple[int, int], list[int]] = {}
+    for layer, here, there in pairs:
+        if here[field] != there[field]:
+            layers.setdefault((here[field], there[field]), []).append(layer)
+    for values, about in layers.items():
+        yield f"{what} of layer{'s' if len(about) > 1 else ''} {number_ranges(about)} are {sentence.format(*values)}"
+
+
+def _moved(pairs: Sequence[_Pair], what: str) -> Iterator[str]:
+    """The first place that moved, unless other sizes explain it and were reported."""
+    sizes = ("rows", "row_bytes")
+    if any(here[size] != there[size] for _, here, there in pairs for size in sizes):
+        return
+    moved = [(layer, h["offset"], t["offset"]) for layer, h, t in pairs if h["offset"] != t["offset"]]
+    if moved:
+        layer, here, there = moved[0]
+        more = f", and {len(moved) - 1} more" if len(moved) > 1 else ""
+        yield f"{what} of layer {layer} start at {here:,}, not {there:,}{more}"
 
 
 def _list(layers: Mapping[int, Any]) -> str:

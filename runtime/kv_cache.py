@@ -49,8 +49,16 @@ class RegionRows:
 
     def read(self, offsets: Tensor) -> Tensor:
         """Decoded float32 rows [*offsets.shape, dims]."""
-        stored = self.flat.index_select(0, offsets.reshape(-1))
-        return self.codec.decode(stored).unflatten(0, offsets.shape)
+        decoded = self.codec.decode(self.flat.index_select(0, offsets.reshape(-1)))
+        return decoded.view(*offsets.shape, decoded.shape[1])
+
+    def read_with(self, offsets: Tensor, stored: Tensor) -> Tensor:
+        """Decoded rows at ``offsets`` [N] followed by the encoded rows ``stored`` [T, elements]: [N + T, dims]."""
+        count = offsets.shape[0]
+        pool = stored.new_empty((count + stored.shape[0], stored.shape[1]))
+        torch.index_select(self.flat, 0, offsets, out=pool[:count])
+        pool[count:] = stored
+        return self.codec.decode(pool)
 
 
 class KVCache:

@@ -137,8 +137,10 @@ def _defined(folder: GeneratedFolder, name: str, variable: str, kind: type) -> A
 def _load_extension(verified: VerifiedEngine) -> ModuleType:
     """Import ``engine.so`` and check the digests that were compiled into it."""
     library, manifest = verified.cached.library, verified.folder.manifest
-    loader = importlib.machinery.ExtensionFileLoader(EXTENSION, str(library))
-    spec = importlib.util.spec_from_file_location(EXTENSION, library, loader=loader)
+    # pybind11 keeps one module per full name in a process, so each engine gets a name of its own.
+    name = f"deepinfer_engines.{verified.cached.entry.key}.{EXTENSION}"
+    loader = importlib.machinery.ExtensionFileLoader(name, str(library))
+    spec = importlib.util.spec_from_file_location(name, library, loader=loader)
     rebuild = f"build it again: deepinfer-gen build {verified.folder.path}"
     if spec is None:
         raise InputError(Diagnostic("DI221", "engine.so is no extension module", str(library), help=rebuild))
@@ -148,10 +150,10 @@ def _load_extension(verified: VerifiedEngine) -> ModuleType:
     except ImportError as fault:
         message = f"engine.so cannot be loaded: {fault}"
         raise InputError(Diagnostic("DI221", message, str(library), help=rebuild)) from fault
-    for name in ("plan_digest", "files_digest"):
-        carried, expected = getattr(extension, name), getattr(manifest, name)
+    for digest in ("plan_digest", "files_digest"):
+        carried, expected = getattr(extension, digest), getattr(manifest, digest)
         if carried != expected:
-            message = f"engine.so carries {name} {carried[:12]}, manifest.json names {expected[:12]}"
+            message = f"engine.so carries {digest} {carried[:12]}, manifest.json names {expected[:12]}"
             raise InputError(Diagnostic("DI222", message, str(library), help=rebuild))
     return extension
 

@@ -28,6 +28,8 @@ _TORCH_TYPES = {
 }
 # The same bound as the safetensors library: a longer header is a corrupt length.
 _MAX_HEADER_BYTES = 100_000_000
+# What parsing JSON of another shape than expected raises.
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def read_index(folder: Path) -> dict[str, str]:
             raise ValueError("weight_map is not an object of file names")
     except FileNotFoundError as error:
         raise _fault("DI350", f"'{folder}' has no {INDEX_NAME}", INDEX_NAME, "name a checkpoint folder") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, *_MALFORMED) as error:
         raise _fault("DI350", f"the index cannot be read: {error}", INDEX_NAME) from error
     faults = []
     for shard in sorted(set(mapping.values())):
@@ -86,7 +88,7 @@ def read_header(folder: Path, shard: str) -> dict[str, StoredTensor]:
         tensors = {name: _entry(shard, entry, 8 + length) for name, entry in header.items()}
     except DuplicateKeyError as error:
         raise _fault("DI356", f"the header names tensor {error} twice", shard) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except _MALFORMED as error:
         raise _fault("DI353", f"the header cannot be read: {error}", shard) from error
     faults = list(_range_faults(shard, tensors, size))
     if faults:
@@ -116,8 +118,10 @@ class MappedShards:
 
 def _entry(shard: str, entry: dict[str, Any], base: int) -> StoredTensor:
     start, stop = entry["data_offsets"]
-    spec = TensorSpec(str(entry["dtype"]), tuple(int(n) for n in entry["shape"]))
-    return StoredTensor(shard, spec, base + int(start), base + int(stop))
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
+        raise ValueError(f"shape {list(shape)} and range {[start, stop]} must be whole numbers from 0")
+    return StoredTensor(shard, TensorSpec(str(entry["dtype"]), shape), base + start, base + stop)
 
 
 def _range_faults(shard: str, tensors: dict[str, StoredTensor], size: int) -> Iterator[Diagnostic]:

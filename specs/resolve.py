@@ -15,6 +15,7 @@ from deepinfer_gen.specs.model_config import ModelConfig, load_model_config
 from deepinfer_gen.specs.resolved import Resolved, Setting
 from deepinfer_gen.specs.rules import RULES, Rule
 from deepinfer_gen.specs.schema import spec_value
+from deepinfer_gen.specs.schema_types import ALL
 from deepinfer_gen.specs.validate import in_file_order, show
 
 
@@ -149,7 +150,8 @@ class _Resolver:
             self._evidence(key, value) for key, value in zip(rule.keys, values, strict=True) if self._meaningful(key)
         )
         at = self.loaded.place(*rule.keys, *("model" for key in rule.keys if key.startswith("model.config.")))
-        self._fault(at.error(rule.code, f"{rule.sentence}: {evidence}", rule.help), *self._closure(rule.keys))
+        involved = (*rule.keys, "engine.type") if rule.types != ALL else rule.keys
+        self._fault(at.error(rule.code, f"{rule.sentence}: {evidence}", rule.help), *self._closure(involved))
 
     def _meaningful(self, key: str) -> bool:
         field = spec_fields().get(key)
@@ -164,7 +166,7 @@ class _Resolver:
         elif key in AUTO_SAYS:
             where = self.settings[key].source
         elif key in self.settings and self.settings[key].formula:
-            where = f"default {self.settings[key].formula}"
+            where = f"default: {self.settings[key].formula}"
         else:
             where = "default"
         return f"{key} = {show(value)} ({where})"

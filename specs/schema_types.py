@@ -24,7 +24,8 @@ VOTES = ("NORMAL",)
 class Section(BaseModel):
     """A mapping of the spec: no unknown key, nothing converted, nothing changed afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # A section alone is never validated, so its validator is built with that of the whole only.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def setting(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
@@ -30,13 +31,14 @@ class SourceText:
 
     def excerpt(self, line: int) -> str:
         """The text of ``line`` (from 1), every control character shown as a space so that the caret lines up."""
-        lines = _LINE_BREAK.split(self.text)
+        lines = _lines(self.text)
         if not 1 <= line <= len(lines):
             return ""
         return "".join(c if c.isprintable() else " " for c in lines[line - 1]).rstrip()
 
     def error(self, code: str, message: str, place: Place, help_: str = "") -> Diagnostic:
-        """A diagnostic at ``place``; an overlong source line shows no excerpt."""
+        """A diagnostic at ``place``; an overlong source line shows no excerpt, what cannot be printed is escaped."""
+        message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
         excerpt = self.excerpt(place.line)
         if len(excerpt) > _MAX_EXCERPT:
             excerpt = ""
@@ -84,6 +86,11 @@ def read_source(path: Path, shown: str, max_bytes: int, what: str) -> SourceText
             Diagnostic("DI003", message, shown, place.line, place.column, "", "save the file as UTF-8")
         ) from None
     return SourceText(shown, path.name, text.removeprefix("\ufeff"))
+
+
+@lru_cache(maxsize=8)
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(_LINE_BREAK.split(text))
 
 
 def _end_of(text: str) -> Place:

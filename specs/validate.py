@@ -58,7 +58,7 @@ def show(value: Any) -> str:
         return "a mapping"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(quoted(v) for v in value) + "]"
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -20,6 +20,7 @@ Scalar = bool | int | Fraction | str
 Tree = dict[str, "Scalar | Tree"]
 
 _MAX_DEPTH = 4
+_MAX_SKIPPED_DEPTH = 16  # the parser takes quadratic time in the depth of brackets
 _MAX_DIGITS = 40
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
@@ -40,10 +41,6 @@ _AMBIGUOUS = (
     (re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*\Z"), "a date to some YAML readers"),
     (re.compile(r"(True|TRUE|False|FALSE)\Z"), "a truth value in another spelling"),
 )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:60])
 
 
 class PlainWord(str):
@@ -171,6 +168,8 @@ class _Builder:
     def _node(self, kind: str, event: Any, place: Place) -> None:
         if self._skip:
             self._skip += kind != "ScalarEvent"
+            if self._skip > _MAX_SKIPPED_DEPTH:
+                raise InputError(self.source.error("DI004", "brackets are nested too deeply", place, "close them"))
             return
         if not self._frames:
             if kind != "MappingStartEvent":
@@ -204,7 +203,7 @@ class _Builder:
         frame.ignored = name in frame.keys or not _WORD.match(name)
         if not _WORD.match(name):
             remedy = "keys are plain words; a dotted key is written as a section with the rest below it"
-            self._refuse("", "DI011", f"unknown key '{frame.prefix}{_printable(name)}'", place, remedy)
+            self._refuse("", "DI011", f"unknown key '{frame.prefix}{name[:60]}'", place, remedy)
         elif frame.ignored:
             first = frame.keys[name]
             message = f"'{frame.prefix}{name}' is written twice, first on line {first.line}"

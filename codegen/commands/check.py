@@ -44,5 +44,7 @@ def run(args: argparse.Namespace) -> int:
         write_json({"checked": [p.name for p in plans], "drift": listed})
     else:
         write_lines(d.as_text() for d in drifts)
-        sys.stderr.write(f"checked {len(plans)} folder{'s' if len(plans) > 1 else ''}: {len(drifts) or 'no'} drift\n")
+        folders = f"{len(plans)} folder{'s' if len(plans) > 1 else ''}"
+        differences = f"{len(drifts) or 'no'} difference{'s' if len(drifts) != 1 else ''}"
+        sys.stderr.write(f"checked {folders}: {differences}\n")
     return EXIT_DRIFT if drifts else EXIT_OK

@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _unknown(spec: str, key: str, known: list[str]) -> Diagnostic:
     from difflib import get_close_matches
 
-    by_last = {k.rpartition(".")[2]: k for k in known}
-    close = get_close_matches(key, known, n=3, cutoff=0.6) or [
-        by_last[n] for n in get_close_matches(key.rpartition(".")[2], by_last, n=3, cutoff=0.75)
-    ]
-    hint = f"did you mean {' or '.join(close)}?" if close else f"deepinfer-gen explain {spec} '*' lists all keys"
+    last = {k.rpartition(".")[2]: k for k in known}
+    close = [last[key]] if key in last else get_close_matches(key, known, n=1, cutoff=0.7)
+    hint = f"did you mean {close[0]}?" if close else f"deepinfer-gen explain {spec} '*' lists all keys"
     return Diagnostic("DI261", f"the Plan of {spec} has no key '{key}'", help=hint)

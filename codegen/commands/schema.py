@@ -6,7 +6,6 @@ import argparse
 import sys
 
 
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``schema`` has no arguments of its own."""
 

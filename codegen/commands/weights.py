@@ -55,7 +55,7 @@ def _config(argument: str) -> ModelConfig:
     path = presets()[preset] if preset else Path(argument)
     if path.is_dir():
         path /= "config.json"
-    elif not path.exists() and path.name == argument and not path.suffix:
+    elif not path.exists() and path.name == argument and path.suffix != ".json":
         remedy = did_you_mean(argument, presets(), "there are these presets, or name a config.json")
         raise InputError(Diagnostic("DI265", f"'{argument}' is no model preset, file or folder", help=remedy))
     shown = f"{preset}/config.json" if preset else str(path)

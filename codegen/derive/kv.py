@@ -56,15 +56,29 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
 def _row_bytes(b: PlanBuilder, r: Resolved, kind: str, dims: str, why: str) -> None:
     setting, key = f"kv.{kind}_format", f"kv.{kind}_row_bytes"
     cache_format = b[setting]
+    for property_, said in (
+        ("bits", "bits of a value"),
+        ("group", "values that share a scale"),
+        ("scale_bytes", "bytes of a scale"),
+    ):
+        entry = f"formats.{cache_format}.{property_}"
+        b.table(
+            f"kv.{kind}_{property_}",
+            b[entry],
+            unit=b.unit(entry),
+            formula=f"{property_} of the format",
+            inputs={"format": setting, property_: entry},
+            why=f"{said} in {setting}",
+        )
     b.formula(
         key,
         "dims * bits / 8 + dims / group * scale_bytes",
         unit="B",
         why=why,
         dims=dims,
-        bits=f"formats.{cache_format}.bits",
-        group=f"formats.{cache_format}.group",
-        scale_bytes=f"formats.{cache_format}.scale_bytes",
+        bits=f"kv.{kind}_bits",
+        group=f"kv.{kind}_group",
+        scale_bytes=f"kv.{kind}_scale_bytes",
     )
     if not isinstance(b[key], int):
         raise fault(

@@ -99,9 +99,9 @@ def proportional(sizes: Sequence[int], width: int, least: int) -> tuple[list[int
     """Whole widths that sum to ``width``, proportional to ``sizes`` but none under ``least``.
 
     The second list says which were widened, so that they can be marked as not to scale. When ``width`` has no room
-    for ``least`` everywhere, all are equal.
+    for ``least`` everywhere, or all sizes are 0, all are equal.
     """
-    if len(sizes) * least >= width:
+    if len(sizes) * least >= width or not any(sizes):
         edges = [width * i // len(sizes) for i in range(len(sizes) + 1)]
         return [b - a for a, b in pairwise(edges)], [len(set(sizes)) > 1] * len(sizes)
     widened = [False] * len(sizes)
@@ -115,7 +115,7 @@ def proportional(sizes: Sequence[int], width: int, least: int) -> tuple[list[int
     edges, sum_sizes, fixed = [0], 0, 0
     for size, wide in zip(sizes, widened, strict=True):
         fixed, sum_sizes = (fixed + least, sum_sizes) if wide else (fixed, sum_sizes + size)
-        edges.append(fixed + (free * sum_sizes // total if total else 0))
+        edges.append(fixed + free * sum_sizes // total)
     return [b - a for a, b in pairwise(edges)], widened
 
 

@@ -66,13 +66,12 @@ def _state(canvas: Canvas, picture: Picture, y: int) -> int:
         at = group.offset + group.each * group.layers.index(layer)
         tip = f"{group.title}, layer {layer}: bytes {at:,} to {at + group.each:,}"
         canvas.rect(x, top, width, _BAR, light, stroke=strong, tip=tip)
-        if group.padding:
-            gap = max(3, width * group.padding // group.each)
+        gap = max(3, width * group.padding // group.each) if group.padding else 0
+        if gap:
             canvas.rect(x + width - gap, top, gap, _BAR, "url(#gap)", stroke=strong)
-        if text_width(str(layer), 10) + 2 <= width:
-            canvas.text(
-                x + width // 2, top + _BAR // 2 + 4, str(layer), size=10, fill=strong, anchor="middle", bold=True
-            )
+        if text_width(str(layer), 10) + 2 <= width - gap:
+            middle = x + (width - gap) // 2
+            canvas.text(middle, top + _BAR // 2 + 4, str(layer), size=10, fill=strong, anchor="middle", bold=True)
         if wide:
             canvas.break_mark(x + width // 2, top + _BAR, PAPER, strong)
         x += width

@@ -19,6 +19,7 @@ from deepinfer_gen.runtime.plan_types import KernelConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows
     from deepinfer_gen.runtime.kv_cache import RegionRows
 
 
@@ -49,9 +50,7 @@ class ReferenceOperators:
         self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, iterations: int, norm_eps: float, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Streams to (pre, post, comb)."""
-        return _hyper.mix(
-            x, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps, tokens=self._hyper
-        )
+        return _hyper.mix(x, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps, tokens=self._hyper)
 
     def hyper_collapse(self, x: Tensor, pre: Tensor) -> Tensor:
         """Streams to a sublayer's input."""
@@ -66,31 +65,10 @@ class ReferenceOperators:
         _scatter.kv_scatter(region, unit, row, stored, rows=self._scatter)
 
     def sparse_attention(
-        self,
-        q: Tensor,
-        window: Tensor,
-        window_index: Tensor,
-        window_valid: Tensor,
-        entries: RegionRows | None,
-        entry_offsets: Tensor | None,
-        entry_valid: Tensor | None,
-        sink: Tensor,
-        *,
-        scale: float,
+        self, q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float
     ) -> Tensor:
         """Attention over window rows and selected entries."""
-        return _attention.sparse_attention(
-            q,
-            window,
-            window_index,
-            window_valid,
-            entries,
-            entry_offsets,
-            entry_valid,
-            sink,
-            scale=scale,
-            queries=self._attention,
-        )
+        return _attention.sparse_attention(q, window, entries, sink, scale=scale, queries=self._attention)
 
     def pool_members(self, rows: Tensor, members: Tensor) -> Tensor:
         """Gated pooling of the members of each entry."""

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
-from deepinfer_gen.runtime.kv_cache import RegionRows
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
+from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows
 from deepinfer_gen.runtime.model.compressor import Compressor
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.indexer import Indexer, IndexKeys
-from deepinfer_gen.runtime.model.norm import rms_norm
 from deepinfer_gen.runtime.model.rope import rotate_tail
-from deepinfer_gen.runtime.model.step_context import Selection, StepContext
+from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan
 from deepinfer_gen.runtime.weights import Weights
 
@@ -28,9 +28,7 @@ class Attention(nn.Module):
     kv_norm: Tensor
     sink: Tensor
 
-    def __init__(
-        self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators
-    ) -> None:
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
         super().__init__()
         prefix = f"layers.{layer.index}.attn"
         self.operators, self.layer, self.constants = operators, layer, constants
@@ -38,7 +36,7 @@ class Attention(nn.Module):
         self.register_buffer("wq_a_wkv", torch.cat([wq_a, wkv]))
         self.register_buffer("wq_b", weights.decode(f"{prefix}.wq_b.weight"))
         self.register_buffer(
-            "wo_a", weights.decode(f"{prefix}.wo_a.weight").unflatten(0, (constants.o_groups, constants.o_lora_rank))
+            "wo_a", weights.decode(f"{prefix}.wo_a.weight").view(constants.o_groups, constants.o_lora_rank, -1)
         )
         self.register_buffer("wo_b", weights.decode(f"{prefix}.wo_b.weight"))
         self.register_buffer("q_norm", weights.decode(f"{prefix}.q_norm.weight"))
@@ -53,40 +51,31 @@ class Attention(nn.Module):
         """u [T, d] to [T, d]; stores this step's window rows, entries and index keys."""
         c, ops = self.constants, self.operators
         rotation = step.rotation(self.layer.rope)
-        qr, kv = ops.linear(u, self.wq_a_wkv).split((c.q_lora_rank, c.head_dim), 1)
+        projected = ops.linear(u, self.wq_a_wkv)
+        qr, kv = projected[:, : c.q_lora_rank], projected[:, c.q_lora_rank :]
         qr = rms_norm(qr, self.q_norm, c.rms_norm_eps)
-        q = rotate_tail(ops.linear(qr, self.wq_b).unflatten(1, (c.num_attention_heads, c.head_dim)), rotation)
+        q = rotate_tail(ops.linear(qr, self.wq_b).view(-1, c.num_attention_heads, c.head_dim), rotation)
         kv = rotate_tail(rms_norm(kv, self.kv_norm, c.rms_norm_eps), rotation)
-        entries, selection = self._entries(u, qr, step)
+        entries = self._entries(u, qr, step)
 
         ring = step.cache.slot_rows(self.layer.swa)
         index = step.ring(ring, c.sliding_window - 1)
         stored = ring.codec.encode(kv)
         # Earlier steps' rows are read before this step's rows take their places in the ring.
-        window = torch.cat([ring.read(index.ring_offsets), ring.codec.decode(stored)])
-        out = ops.sparse_attention(
-            q,
-            window,
-            index.pool,
-            index.valid,
-            entries,
-            selection.offsets if selection else None,
-            selection.valid if selection else None,
-            self.sink,
-            scale=c.head_dim**-0.5,
-        )
+        window = WindowRows(ring.read_with(index.ring_offsets, stored), index.pool, index.valid)
+        out = ops.sparse_attention(q, window, entries, self.sink, scale=c.head_dim**-0.5)
         ops.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
-        grouped = rotate_tail(out, rotation.conj()).flatten(1).unflatten(1, (c.o_groups, -1))
+        grouped = rotate_tail(out, step.inverse_rotation(self.layer.rope)).view(out.shape[0], c.o_groups, -1)
         return ops.linear(ops.grouped_linear(grouped, self.wo_a), self.wo_b)
 
-    def _entries(self, u: Tensor, qr: Tensor, step: StepContext) -> tuple[RegionRows | None, Selection | None]:
+    def _entries(self, u: Tensor, qr: Tensor, step: StepContext) -> EntryRows | None:
         """Complete and choose compressed entries as this layer's roles say; none at ratio 0."""
         layer = self.layer
         if layer.main is None or layer.index_keys is None or layer.index_source is None:
-            return None, None
+            return None
         main, keys = step.cache.block_rows(layer.main), step.cache.block_rows(layer.index_keys)
         if self.compressor is not None and self.index_keys is not None:
             self.index_keys(self.compressor(u, main, step), keys, step)
         if self.indexer is not None:
-            step.selections[layer.index] = step.select(main, self.indexer(u, qr, keys, step))
-        return main, step.selections[layer.index_source]
+            step.publish(layer.index, main, self.indexer(u, qr, keys, step))
+        return step.selections[layer.index_source].rows(main)

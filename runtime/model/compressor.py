@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import RegionRows
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.norm import rms_norm
 from deepinfer_gen.runtime.model.rope import rotate_tail
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan
@@ -25,9 +25,7 @@ class Compressor(nn.Module):
     wkv: Tensor
     norm: Tensor
 
-    def __init__(
-        self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators
-    ) -> None:
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
         super().__init__()
         prefix = f"layers.{layer.index}.attn.compressor"
         self.operators, self.layer, self.eps = operators, layer, constants.rms_norm_eps
@@ -53,10 +51,8 @@ class Compressor(nn.Module):
     def _pool(self, rows: Tensor, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
         index = step.ring(ring, self.layer.ratio - 1)
         stored = ring.codec.encode(rows)
-        pool = torch.cat([ring.read(index.ring_offsets), ring.codec.decode(stored)])
+        pool = ring.read_with(index.ring_offsets, stored)
         tokens = step.entries(main, self.layer.ratio).tokens
         latent = self.operators.pool_members(pool, index.pool.index_select(0, tokens))
-        self.operators.kv_scatter(
-            ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens)
-        )
+        self.operators.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
         return latent

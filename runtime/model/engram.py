@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import inverse_rms
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.plan_types import EngramPlan
 from deepinfer_gen.runtime.weights import Weights
@@ -55,9 +56,7 @@ class Engram(nn.Module):
         self.register_buffer("table_scale", weights.stored(f"{prefix}.embed.scale"))
         self.register_buffer("wkv", weights.decode(f"{prefix}.wkv.weight"))
         # q and k weights only ever meet in their product.
-        self.register_buffer(
-            "qk_weight", weights.decode(f"{prefix}.q_weight") * weights.decode(f"{prefix}.k_weight")
-        )
+        self.register_buffer("qk_weight", weights.decode(f"{prefix}.q_weight") * weights.decode(f"{prefix}.k_weight"))
         orders = constants.engram_max_ngram_size - 1
         self.register_buffer("multipliers", torch.tensor(plan.multipliers, dtype=torch.int64))
         self.register_buffer("primes", torch.tensor(plan.primes, dtype=torch.int64).view(orders, -1))
@@ -77,9 +76,9 @@ class Engram(nn.Module):
         """Streams [T, n, d] plus the gated table value of each token's n-grams."""
         c = self.constants
         gathered = self.operators.engram_gather(self.table, self.table_scale, self.rows(ngrams))
-        pair = self.operators.linear(gathered, self.wkv).unflatten(1, (c.hc_mult + 1, c.hidden_size))
+        pair = self.operators.linear(gathered, self.wkv).view(-1, c.hc_mult + 1, c.hidden_size)
         keys, value = pair[:, : c.hc_mult], pair[:, c.hc_mult :]
-        norms = torch.rsqrt(x.square().mean(2) + c.rms_norm_eps) * torch.rsqrt(keys.square().mean(2) + c.rms_norm_eps)
-        dot = (x * self.qk_weight * keys).sum(2) * norms * c.hidden_size**-0.5
+        norms = inverse_rms(x, c.rms_norm_eps).mul_(inverse_rms(keys, c.rms_norm_eps))
+        dot = torch.linalg.vecdot(x * self.qk_weight, keys).unsqueeze(2).mul_(norms).mul_(c.hidden_size**-0.5)
         gate = torch.sigmoid(dot.sign() * dot.abs().clamp(min=_GATE_FLOOR).sqrt())
-        return torch.addcmul(x, gate.unsqueeze(2), value)
+        return torch.addcmul(x, gate, value)

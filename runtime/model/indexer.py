@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import RegionRows
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.norm import rms_norm
 from deepinfer_gen.runtime.model.rope import rotate_tail
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan
@@ -21,9 +21,7 @@ class IndexKeys(nn.Module):
     wk: Tensor
     norm: Tensor
 
-    def __init__(
-        self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators
-    ) -> None:
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
         super().__init__()
         prefix = f"layers.{layer.index}.attn.indexer"
         self.operators, self.layer, self.eps = operators, layer, constants.rms_norm_eps
@@ -44,9 +42,7 @@ class Indexer(nn.Module):
     wq_b: Tensor
     weights_proj: Tensor
 
-    def __init__(
-        self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators
-    ) -> None:
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
         super().__init__()
         prefix = f"layers.{layer.index}.attn.indexer"
         self.operators, self.layer, self.constants = operators, layer, constants
@@ -58,7 +54,7 @@ class Indexer(nn.Module):
     def forward(self, u: Tensor, qr: Tensor, keys: RegionRows, step: StepContext) -> Tensor:
         """u [T, d] and the query latent qr [T, q_lora_rank] to chosen entries [T, S], ascending, -1 padded."""
         c = self.constants
-        q = self.operators.linear(qr, self.wq_b).unflatten(1, (c.index_n_heads, c.index_head_dim))
+        q = self.operators.linear(qr, self.wq_b).view(-1, c.index_n_heads, c.index_head_dim)
         index = step.entries(keys, self.layer.ratio)
         scores = self.operators.index_scores(
             rotate_tail(q, step.rotation(self.layer.rope)),
@@ -95,7 +91,7 @@ def candidate_mask(scores: Tensor, visible: Tensor, *, blocks: int, block_size: 
     """
     width = scores.shape[1]
     pad = -width % block_size
-    grouped = torch.nn.functional.pad(scores, (0, pad), value=-torch.inf).unflatten(1, (-1, block_size)).amax(2)
+    grouped = torch.nn.functional.pad(scores, (0, pad), value=-torch.inf).view(scores.shape[0], -1, block_size).amax(2)
     number = torch.arange(grouped.shape[1], device=scores.device)
     # At visible 0 the floor division gives -1, which is no block's number.
     newest = number == ((visible - 1) // block_size).unsqueeze(1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.model.attention import Attention
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.engram import Engram
 from deepinfer_gen.runtime.model.hyper_connection import HyperConnection
 from deepinfer_gen.runtime.model.moe import MixtureOfExperts
-from deepinfer_gen.runtime.model.norm import rms_norm
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan
 from deepinfer_gen.runtime.weights import Weights
@@ -22,9 +22,7 @@ class Layer(nn.Module):
     attn_norm: Tensor
     ffn_norm: Tensor
 
-    def __init__(
-        self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators
-    ) -> None:
+    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
         super().__init__()
         prefix = f"layers.{layer.index}"
         self.operators, self.eps = operators, constants.rms_norm_eps

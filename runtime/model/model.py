@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.engram import ngram_classes
 from deepinfer_gen.runtime.model.layer import Layer
-from deepinfer_gen.runtime.model.norm import rms_norm
 from deepinfer_gen.runtime.model.rope import rotary_table
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.model.token_map import engram_token_map
@@ -34,9 +34,7 @@ class Model(nn.Module):
     token_map: Tensor
     first_pre: Tensor
 
-    def __init__(
-        self, plan: ModelPlan, weights: Weights, operators: ReferenceOperators, token_map: list[int]
-    ) -> None:
+    def __init__(self, plan: ModelPlan, weights: Weights, operators: ReferenceOperators, token_map: list[int]) -> None:
         super().__init__()
         c = Constants.of(plan)
         self.plan, self.constants, self.operators, self.weights = plan, c, operators, weights

@@ -30,11 +30,15 @@ def decode_e4m3_tiles(weight: Tensor, scale: Tensor, tile: int) -> Tensor:
 
 def decode_e4m3_rows(weight: Tensor, scale: Tensor) -> Tensor:
     """e4m3 bytes [N, K] with one ue8m0 byte per row and group [N, groups] to float32 [N, K]."""
-    groups = weight.view(torch.float8_e4m3fn).to(torch.float32).unflatten(1, (scale.shape[1], -1))
-    return (groups * decode_ue8m0(scale).unsqueeze(2)).flatten(1)
+    return _scale_groups(weight.view(torch.float8_e4m3fn).to(torch.float32), scale)
 
 
 def decode_mxfp4_rows(weight: Tensor, scale: Tensor) -> Tensor:
     """Packed e2m1 bytes [N, K / 2] with one ue8m0 byte per row and group [N, groups] to float32 [N, K]."""
-    values = _E2M1_PAIRS.to(weight.device)[weight.long()].flatten(1).unflatten(1, (scale.shape[1], -1))
-    return (values * decode_ue8m0(scale).unsqueeze(2)).flatten(1)
+    return _scale_groups(_E2M1_PAIRS.to(weight.device)[weight.long()].flatten(1), scale)
+
+
+def _scale_groups(values: Tensor, scale: Tensor) -> Tensor:
+    """Multiply the groups of each row of values [N, K] by their scales [N, groups]."""
+    count, groups = scale.shape
+    return (values.view(count, groups, -1) * decode_ue8m0(scale).unsqueeze(2)).view(count, -1)

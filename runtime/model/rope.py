@@ -26,6 +26,6 @@ def rotate_tail(x: Tensor, rotation: Tensor) -> Tensor:
     """Rotate the last channels of x [T, D] or [T, H, D] in place by ``rotation`` complex64 [T, dims / 2]; returns x."""
     tail = x[..., -2 * rotation.shape[1] :]
     turn = rotation if x.dim() == 2 else rotation.unsqueeze(1)
-    pairs = torch.view_as_complex(tail.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(tail.view(*tail.shape[:-1], rotation.shape[1], 2))
     pairs.mul_(turn)
     return x

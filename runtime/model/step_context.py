@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows
 from deepinfer_gen.runtime.kv_cache import KVCache, RegionRows
 
 
@@ -22,7 +23,8 @@ class RingIndex:
 
     The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
     step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
-    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts. ``write_tokens`` [N] are the
+    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts, where ``pool`` points at the
+    query's own row. ``write_tokens`` [N] are the
     tokens to store (only the last ``rows`` of each batch row survive in the ring) at ``write_slot``, ``write_row``.
     """
 
@@ -52,11 +54,19 @@ class EntryIndex:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Entries chosen for each query: ascending, -1 padded [T, S]; ``offsets`` reads them, ``valid`` masks the pads."""
+    """Entries chosen for each query, ascending, -1 padded [T, S], and where they are stored."""
 
     entries: Tensor
-    offsets: Tensor
     valid: Tensor
+    block: Tensor
+    row: Tensor
+    located: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+
+    def rows(self, region: RegionRows) -> EntryRows:
+        """The chosen rows of ``region``; layers that share a source share the offsets."""
+        if region.geometry not in self.located:
+            self.located[region.geometry] = region.offsets(self.block, self.row)
+        return EntryRows(region, self.located[region.geometry], self.valid)
 
 
 @dataclass(slots=True)
@@ -71,6 +81,7 @@ class StepContext:
     candidates: Tensor | None = None
     _units: Tensor | None = None
     _rotations: dict[str, Tensor] = field(default_factory=dict)
+    _inverses: dict[str, Tensor] = field(default_factory=dict)
     _rings: dict[tuple[int, tuple[int, int, int]], RingIndex] = field(default_factory=dict)
     _entries: dict[tuple[int, int], EntryIndex] = field(default_factory=dict)
 
@@ -87,6 +98,12 @@ class StepContext:
             self._rotations[rope] = self.rotary[rope].index_select(0, self.batch.positions)
         return self._rotations[rope]
 
+    def inverse_rotation(self, rope: str) -> Tensor:
+        """The conjugate rotation at the positions of the tokens."""
+        if rope not in self._inverses:
+            self._inverses[rope] = self.rotation(rope).conj().resolve_conj()
+        return self._inverses[rope]
+
     def ring(self, region: RegionRows, depth: int) -> RingIndex:
         """Index tensors of a ring whose queries look back ``depth`` rows."""
         key = (depth, region.geometry)
@@ -101,12 +118,11 @@ class StepContext:
             self._entries[key] = _entry_index(self.batch, self.units, region, ratio)
         return self._entries[key]
 
-    def select(self, region: RegionRows, entries: Tensor) -> Selection:
-        """Locate chosen entries [T, S] (-1 padded) in the blocks of ``region``."""
-        valid = entries >= 0
+    def publish(self, layer: int, region: RegionRows, entries: Tensor) -> None:
+        """Make the entries [T, S] (-1 padded) chosen by ``layer`` available; ``region`` gives the rows per block."""
         known = entries.clamp(min=0)
         block = self.units.gather(1, known // region.rows)
-        return Selection(entries, region.offsets(block, known % region.rows), valid)
+        self.selections[layer] = Selection(entries, entries >= 0, block, known % region.rows)
 
 
 def _ring_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIndex:
@@ -129,7 +145,7 @@ def _ring_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingInde
     write = torch.nonzero(after <= region.rows).view(-1)
     return RingIndex(
         ring_offsets=ring_offsets,
-        pool=torch.where(place < 0, in_ring, in_step),
+        pool=torch.where(valid, torch.where(place < 0, in_ring, in_step), in_step[:, -1:]),
         valid=valid,
         write_tokens=write,
         write_slot=batch.slot.index_select(0, row.index_select(0, write)),

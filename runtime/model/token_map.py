@@ -23,7 +23,9 @@ def engram_token_map(folder: Path, constants: Constants) -> list[int]:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(
-            Diagnostic("DI344", f"the checkpoint has no tokenizer.json in '{folder}'", help="copy the model's tokenizer")
+            Diagnostic(
+                "DI344", f"the checkpoint has no tokenizer.json in '{folder}'", help="copy the model's tokenizer"
+            )
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -45,10 +47,9 @@ def engram_token_map(folder: Path, constants: Constants) -> list[int]:
     mapped: list[int] = []
     for token in range(min(tokenizer.get_vocab_size(with_added_tokens=True), constants.vocab_size)):
         text = tokenizer.decode([token], skip_special_tokens=False)
-        if _REPLACEMENT in text:
-            key = tokenizer.id_to_token(token)
-        else:
-            key = normalizer.normalize_str(text) or text
+        # A token that is part of a character has no text of its own: its raw form keys it.
+        raw = tokenizer.id_to_token(token) if _REPLACEMENT in text else None
+        key = raw or normalizer.normalize_str(text) or text
         mapped.append(classes.setdefault(key, len(classes)))
     if len(classes) != constants.engram_compressed_vocab_size:
         raise InputError(

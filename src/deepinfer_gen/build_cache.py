@@ -194,7 +194,8 @@ class BuildCache:
         """Everything in the cache that ``remove`` can delete, engines first."""
         found = [Item("engine", _name_of(p), p, _size(p)) for p in _children(self.root / "engines")]
         found += [Item("object", _name_of(p), p, _size(p)) for p in _children(self.root / "objects")]
-        found += [Item("leftover", p.name, p, _size(p)) for p in _children(self.root / "work")]
+        leftovers = [*_children(self.root / "work"), *(self.root / "index").glob("*.tmp")]
+        found += [Item("leftover", p.name, p, _size(p)) for p in leftovers]
         found += [Item("log", p.name, p, _size(p)) for p in _children(self.root / "logs")]
         return tuple(found)
 

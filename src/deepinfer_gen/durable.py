@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def write_tree(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Replace ``path`` atomically; readers see the old bytes or the new ones."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.write_bytes(content)
     sync(temporary)
     temporary.replace(path)

@@ -72,9 +72,11 @@ def _parse(expression: str) -> ast.expr:
 
 def normalise(value: Any) -> Value:
     """Integral fractions become ``int``, sequences become tuples."""
+    if isinstance(value, (int, str)):  # first, and not by way of Sequence: lists of 100,000 entries pass here
+        return value
     if isinstance(value, Fraction) and value.denominator == 1:
         return int(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence):
         return tuple(normalise(v) for v in value)  # type: ignore[misc]
     return value  # type: ignore[no-any-return]
 

@@ -82,10 +82,12 @@ def parse_manifest(text: bytes) -> tuple[Manifest, dict[str, Any]]:
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
-    """All files below ``folder`` (links and empty folders included), relative with ``/``, sorted."""
-    return tuple(
-        sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() or not any(p.iterdir()))
-    )
+    """Everything below ``folder`` that a manifest must list, relative with ``/``, sorted.
+
+    Links count as files whatever they point to, and so do empty folders.
+    """
+    found = (p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir() or not any(p.iterdir()))
+    return tuple(sorted(p.relative_to(folder).as_posix() for p in found))
 
 
 def read_folder(folder: Path) -> GeneratedFolder:

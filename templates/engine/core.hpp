@@ -20,11 +20,10 @@
 
 namespace deepinfer {
 
-// `StepPolicy` decides what kind of step runs, `Verification` how many drafts a row verifies, `Order` who is
-// served first. Copying a Core gives an independent scheduler in the same state.
-template <
-    class Cfg, template <class> class StepPolicy, template <class> class Verification,
-    template <class> class Order>
+// `StepPolicy` decides what kind of step runs. `DecodePolicies` are those of a step policy that decodes: how
+// many drafts a row verifies, and who is served first. Copying a Core gives an independent scheduler in the
+// same state.
+template <class Cfg, template <class> class StepPolicy, template <class> class... DecodePolicies>
 class Core {
  public:
   void add(
@@ -213,7 +212,7 @@ class Core {
         return Action::Prefill;
       case Verdict::Decode:
         if constexpr (Cfg::kEngineType != EngineType::Prompt) {
-          Policy::template schedule_decode<Verification, Order>(state_);
+          Policy::template schedule_decode<DecodePolicies...>(state_);
         }
         ++state_.statistics.decode_steps;
         state_.last_decode_step = state_.next_step_id;

@@ -1,11 +1,11 @@
 // The bookkeeping rules that hold between any two calls, checked on demand by tests and fuzzing.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "engine/engine_state.hpp"
 
@@ -19,13 +19,14 @@ class Invariants {
   // Throws std::logic_error that names the first rule which does not hold.
   static void check(const State& state) {
     check_places(state);
-    std::array<std::int32_t, static_cast<std::size_t>(Cfg::kNumBlocks)> block_users{};
-    std::array<std::int32_t, static_cast<std::size_t>(Cfg::kNumSlots)> slot_users{};
+    std::vector<std::int32_t> block_users(std::size_t{Cfg::kNumBlocks});
+    std::vector<std::int32_t> slot_users(std::size_t{Cfg::kNumSlots});
     for (const auto* places :
          {&state.sequences.partial, &state.sequences.prompted, &state.sequences.running}) {
       for (const std::int32_t place : *places) {
-        for (const std::int32_t block : state.sequences.blocks(place)) ++block_users[block];
-        ++slot_users[state.sequences[place].slot];
+        for (const std::int32_t block : state.sequences.blocks(place))
+          ++block_users[static_cast<std::size_t>(block)];
+        ++slot_users[static_cast<std::size_t>(state.sequences[place].slot)];
       }
     }
     check_pool(state.blocks, block_users, "block");
@@ -34,9 +35,11 @@ class Invariants {
   }
 
  private:
-  static void require(bool holds, const std::string& rule) {
-    if (!holds) throw std::logic_error(rule);
+  static void require(bool holds, const char* rule) {
+    if (!holds) fail(rule);
   }
+
+  [[noreturn]] static void fail(const std::string& rule) { throw std::logic_error(rule); }
 
   static void check_places(const State& state) {
     const auto& sequences = state.sequences;
@@ -56,22 +59,25 @@ class Invariants {
     require(waiting == state.requests.waiting_count(), "the queue's length is its count");
   }
 
-  template <std::int32_t Count, std::size_t Size>
+  // `users` counts the tables that contain an id.
+  template <std::int32_t Count>
   static void check_pool(
-      const BlockManager<Count>& pool, const std::array<std::int32_t, Size>& users, const std::string& what
+      const BlockManager<Count>& pool, const std::vector<std::int32_t>& users, const std::string& what
   ) {
-    require(users[0] == 0 && pool.references(0) == 0, what + " 0 is handed out");
+    if (users[0] != 0 || pool.references(0) != 0) fail(what + " 0 is handed out");
     std::int32_t used = 0;
     for (std::int32_t id = 1; id < Count; ++id) {
-      require(
-          pool.references(id) == users[id],
-          what + " " + std::to_string(id) + " has " + std::to_string(pool.references(id)) +
-              " references and " + std::to_string(users[id]) + " users"
-      );
-      if (users[id] > 0 || pool.pins(id) > 0) ++used;
+      const std::int32_t tables = users[static_cast<std::size_t>(id)];
+      if (pool.references(id) != tables) {
+        fail(
+            what + " " + std::to_string(id) + " has " + std::to_string(pool.references(id)) +
+            " references and is in " + std::to_string(tables) + " tables"
+        );
+      }
+      if (tables > 0 || pool.pins(id) > 0) ++used;
     }
-    require(used == pool.used_count(), what + "s: free and used do not add up");
-    require(pool.walk_free_list() == pool.free_count(), what + "s: the free list is damaged");
+    if (used != pool.used_count()) fail(what + "s: free and used do not add up");
+    if (pool.walk_free_list() != pool.free_count()) fail(what + "s: the free list is damaged");
   }
 
   // Blocks reach as far as any frame of the sequence can write.
@@ -85,10 +91,9 @@ class Invariants {
         const std::int32_t written = frame.kind == StepKind::Prefill
                                          ? sequence.computed
                                          : state.request_at(row.place).length() + reach(state, row);
-        require(
-            written <= sequence.num_blocks * Cfg::kBlockSize,
-            "request " + std::to_string(row.id) + " may write past its blocks"
-        );
+        if (written > sequence.num_blocks * Cfg::kBlockSize) {
+          fail("request " + std::to_string(row.id) + " may write past its blocks");
+        }
       }
     }
   }

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_folder import sample_files
 
@@ -66,6 +66,16 @@ def test_an_added_file_is_kept_until_forced(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"notes\.txt is not listed"):
         write_folder(sample_files(), target)
     assert (target / "notes.txt").read_text() == "mine"
+
+
+def test_a_linked_folder_inside_is_an_added_file(tmp_path: Path) -> None:
+    target = tmp_path / "sample"
+    write_folder(sample_files(), target)
+    (target / "link").symlink_to(Path(__file__).parent)
+    with pytest.raises(InputError, match="link is not listed"):
+        write_folder(sample_files(PLAN_md="# other\n"), target)
+    with pytest.raises(InputError, match="link is not listed"):
+        read_folder(target)
 
 
 def test_an_edit_that_equals_the_new_text_loses_nothing(tmp_path: Path) -> None:
@@ -182,6 +192,7 @@ def test_concurrent_writers_take_turns(tmp_path: Path, monkeypatch: pytest.Monke
     read_folder(target)
 
 
+@settings(max_examples=20, deadline=None)  # each example waits for the disk
 @given(st.dictionaries(st.sampled_from(["a.txt", "b.txt", "c/d.txt"]), st.text(max_size=5), max_size=3))
 def test_any_file_set_is_written_exactly(tmp_path_factory: pytest.TempPathFactory, extra: dict[str, str]) -> None:
     target = tmp_path_factory.mktemp("any") / "sample"

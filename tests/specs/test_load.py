@@ -139,3 +139,21 @@ def test_neither_yaml_nor_pydantic_is_imported_early() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a: " + "[" * 30_000, "DI004"),
+        ("a: " + "[" * 15_000 + "]" * 15_000, "DI004"),
+        ("a: " + "{a: " * 15_000, "DI004"),
+        ("".join(" " * n + "a:\n" for n in range(300)), "DI004"),
+        ("? " * 30_000, "DI004"),
+        ("kv:\n" + "  a: 1\n" * 3000, "DI008"),
+        ("".join(f"k{n}: 1\n" for n in range(2000)), "DI011"),
+    ],
+    ids=["open-brackets", "nested-lists", "nested-mappings", "nested-blocks", "nested-keys", "repeated", "unknown"],
+)
+@pytest.mark.timeout(20)
+def test_hostile_text_is_refused_in_linear_time(text: str, code: str, tmp_path: Path) -> None:
+    assert code in codes(write(tmp_path, text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 
 
 def pool_members(rows: Tensor, members: Tensor, *, tokens: int) -> Tensor:
@@ -14,9 +14,9 @@ def pool_members(rows: Tensor, members: Tensor, *, tokens: int) -> Tensor:
     ``rows`` [N, 2 * D] holds kv | score; ``members`` int64 [C, ratio] chooses the rows of each entry. Returns [C, D],
     ``tokens`` entries at a time.
     """
-    parts = []
-    for t in tiles(members.shape[0], tokens):
-        index = members[t]
-        kv, score = rows.index_select(0, index.reshape(-1)).unflatten(0, index.shape).chunk(2, -1)
-        parts.append((torch.softmax(score, 1) * kv).sum(1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def pool(index: Tensor) -> Tensor:
+        kv, score = rows.index_select(0, index.reshape(-1)).view(*index.shape, rows.shape[1]).chunk(2, -1)
+        return (torch.softmax(score, 1) * kv).sum(1)
+
+    return tiled(pool, tokens, members)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 from deepinfer_gen.runtime.model.quant import decode_e4m3_rows
 
 
@@ -14,9 +13,10 @@ def engram_gather(table: Tensor, scale: Tensor, rows: Tensor, *, tokens: int) ->
 
     ``rows`` int64 [T, columns]; returns float32 [T, columns * d], ``tokens`` tokens at a time.
     """
-    parts = []
-    for t in tiles(rows.shape[0], tokens):
-        index = rows[t].reshape(-1)
+
+    def gather(tile: Tensor) -> Tensor:
+        index = tile.reshape(-1)
         decoded = decode_e4m3_rows(table.index_select(0, index), scale.index_select(0, index))
-        parts.append(decoded.view(rows[t].shape[0], -1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return decoded.view(tile.shape[0], -1)
+
+    return tiled(gather, tokens, rows)

@@ -5,11 +5,14 @@ The n x n stream mixing matrix is made doubly stochastic by Sinkhorn passes. Its
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.norm import inverse_rms
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 
 
 def mix(
@@ -28,38 +31,43 @@ def mix(
     ``fn`` [n * (n + 2), n * d] has the rows pre | post | comb; ``base`` and ``scale`` [n * (n + 2)]. Returns pre
     [T, n], post [T, n] and comb [T, n, n].
     """
-    streams = x.shape[1]
-    passes = _sum_matrices(streams, x)
-    parts = [
-        _mix_tile(x[t].flatten(1), fn, base, scale, passes, streams, iterations, norm_eps, eps)
-        for t in tiles(x.shape[0], tokens)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    pre, post, comb = zip(*parts, strict=True)
-    return torch.cat(pre), torch.cat(post), torch.cat(comb)
+    count, streams, _ = x.shape
+    joined = tiled(
+        lambda tile: _mix_tile(tile.flatten(1), fn, base, scale, streams, iterations, norm_eps, eps), tokens, x
+    )
+    pre, post, comb = joined[:, :streams], joined[:, streams : 2 * streams], joined[:, 2 * streams :]
+    return pre, post, comb.view(count, streams, streams)
 
 
 def collapse(x: Tensor, pre: Tensor, *, tokens: int) -> Tensor:
     """The sublayer's input: sum over streams of pre[i] * x[i]; x [T, n, d], pre [T, n] to [T, d]."""
-    parts = [torch.bmm(pre[t].unsqueeze(1), x[t]).squeeze(1) for t in tiles(x.shape[0], tokens)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return tiled(lambda x_, pre_: torch.bmm(pre_.unsqueeze(1), x_).squeeze(1), tokens, x, pre)
 
 
 def expand(y: Tensor, x: Tensor, post: Tensor, comb: Tensor, *, tokens: int) -> Tensor:
     """Streams after a sublayer: out[j] = post[j] * y + sum over i of comb[i, j] * x[i]; [T, n, d]."""
-    parts = [
-        torch.baddbmm(post[t].unsqueeze(2) * y[t].unsqueeze(1), comb[t].transpose(1, 2), x[t])
-        for t in tiles(x.shape[0], tokens)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return tiled(_expand_tile, tokens, y, x, post, comb)
 
 
-def _sum_matrices(streams: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """0/1 matrices [n*n, n*n]: a flattened matrix times the first (second) has its row (column) sum in every place."""
-    ones = torch.ones((streams, streams), dtype=like.dtype, device=like.device)
-    eye = torch.eye(streams, dtype=like.dtype, device=like.device)
-    return torch.kron(eye, ones), torch.kron(ones, eye)
+def _expand_tile(y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    return torch.baddbmm(post.unsqueeze(2) * y.unsqueeze(1), comb.transpose(1, 2), x)
+
+
+@functools.cache
+def _pass_matrices(streams: int, eps: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Matrices of the row and the column pass on a coefficient-major matrix [n * n + 1, T] whose last row is 1.
+
+    The product holds, in the place of each coefficient, the sum of its row (column) plus ``eps``; in the last row 1.
+    """
+    ones, eye = torch.ones((streams, streams)), torch.eye(streams)
+    size = streams * streams
+    matrices = []
+    for sums in (torch.kron(eye, ones), torch.kron(ones, eye)):
+        matrix = torch.eye(size + 1)
+        matrix[:size, :size] = sums
+        matrix[:size, size] = eps
+        matrices.append(matrix.to(device))
+    return matrices[0], matrices[1]
 
 
 def _mix_tile(
@@ -67,30 +75,31 @@ def _mix_tile(
     fn: Tensor,
     base: Tensor,
     scale: Tensor,
-    sums: tuple[Tensor, Tensor],
     streams: int,
     iterations: int,
     norm_eps: float,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    rms = torch.rsqrt(flat.square().mean(-1, keepdim=True) + norm_eps)
-    m = torch.addcmul(base, F.linear(flat, fn) * rms, scale)
+) -> Tensor:
+    """Coefficients of some tokens, flat [T, n * d]: pre | post | comb, flattened [T, n * (n + 2)]."""
+    m = torch.addcmul(base, F.linear(flat, fn).mul_(inverse_rms(flat, norm_eps)), scale)
     gates = torch.sigmoid(m[:, : 2 * streams])
-    comb = torch.softmax(m[:, 2 * streams :].unflatten(1, (streams, streams)), -1).flatten(1) + eps
-    sinkhorn(comb, sums, iterations=iterations, eps=eps)
-    return gates[:, :streams] + eps, 2 * gates[:, streams:], comb.unflatten(1, (streams, streams))
+    comb = torch.softmax(m[:, 2 * streams :].reshape(-1, streams, streams), -1).add_(eps)
+    balanced = sinkhorn(comb, iterations=iterations, eps=eps)
+    return torch.cat([gates[:, :streams] + eps, 2 * gates[:, streams:], balanced.flatten(1)], 1)
 
 
-def sinkhorn(comb: Tensor, sums: tuple[Tensor, Tensor], *, iterations: int, eps: float) -> None:
-    """One column pass, then ``iterations - 1`` times (row, column), in place on comb [T, n*n]; ends on columns.
+def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
+    """One column pass, then ``iterations - 1`` times (row, column) on positive comb [T, n, n]; ends on columns.
 
-    Both sums of a pass come from one product with a 0/1 matrix: two small operations a pass, where the step's time
-    at few rows is the number of operations.
+    A pass divides by (sum + eps). At few rows the time is the number of operations, so one product with a constant
+    matrix gives all sums of a pass with eps added, for all tokens.
     """
-    rows, columns = sums
-    bias = torch.full((comb.shape[1],), eps, dtype=comb.dtype, device=comb.device)
-    total = torch.empty_like(comb)
-    comb.div_(torch.addmm(bias, comb, columns, out=total))
+    count, streams, _ = comb.shape
+    rows, columns = _pass_matrices(streams, eps, comb.device)
+    work = torch.cat([comb.view(count, -1).t(), comb.new_ones((1, count))])
+    total = torch.empty_like(work)
+    work.div_(torch.mm(columns, work, out=total))
     for _ in range(iterations - 1):
-        comb.div_(torch.addmm(bias, comb, rows, out=total))
-        comb.div_(torch.addmm(bias, comb, columns, out=total))
+        work.div_(torch.mm(rows, work, out=total))
+        work.div_(torch.mm(columns, work, out=total))
+    return work[:-1].t().reshape(count, streams, streams)

@@ -27,22 +27,27 @@ def moe_experts(
     count, per_token = chosen.shape
     order = torch.argsort(chosen.view(-1), stable=True)
     rows = x.index_select(0, order // per_token)
-    spans = _spans(torch.bincount(chosen.view(-1), minlength=w13.shape[0]).tolist(), tokens)
+    experts, sizes = _segments(torch.bincount(chosen.view(-1), minlength=w13.shape[0]).tolist(), tokens)
     gate_up = x.new_empty((rows.shape[0], w13.shape[1]))
-    for expert, t in spans:
-        torch.mm(rows[t], w13[expert].t(), out=gate_up[t])
-    hidden = swiglu(gate_up, limit) * weights.view(-1).index_select(0, order).unsqueeze(1)
-    for expert, t in spans:
-        torch.mm(hidden[t], w2[expert].t(), out=rows[t])
+    _grouped_mm(rows, experts, sizes, w13, gate_up)
+    hidden = swiglu(gate_up, limit).mul_(weights.view(-1).index_select(0, order).unsqueeze(1))
+    _grouped_mm(hidden, experts, sizes, w2, rows)
     out = torch.empty_like(rows).index_copy_(0, order, rows)
     return out.view(count, per_token, -1).sum(1)
 
 
-def _spans(counts: list[int], tokens: int) -> list[tuple[int, slice]]:
-    """(expert, rows) for every expert that has rows, at most ``tokens`` rows each."""
-    spans, start = [], 0
+def _grouped_mm(x: Tensor, experts: list[int], sizes: list[int], weight: Tensor, out: Tensor) -> None:
+    """Each segment of x times its expert's weight [out, in] transposed, into the same segment of ``out``."""
+    transposed = weight.transpose(1, 2).unbind()
+    for expert, rows, target in zip(experts, torch.split(x, sizes), torch.split(out, sizes), strict=True):
+        torch.mm(rows, transposed[expert], out=target)
+
+
+def _segments(counts: list[int], tokens: int) -> tuple[list[int], list[int]]:
+    """Expert and length of each segment of the grouped rows: no empty ones, none longer than ``tokens``."""
+    experts, sizes = [], []
     for expert, count in enumerate(counts):
-        if count:
-            spans += [(expert, slice(start + t.start, start + t.stop)) for t in tiles(count, tokens)]
-        start += count
-    return spans
+        for t in tiles(count, tokens):
+            experts.append(expert)
+            sizes.append(t.stop - t.start)
+    return experts, sizes

@@ -2,45 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from deepinfer_gen.runtime.kernels.reference.tiles import tiles
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled
 from deepinfer_gen.runtime.kv_cache import RegionRows
 
 
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """Rows [N, D] of which query t may read ``index[t]`` where ``valid[t]``; both [T, W].
+
+    An invalid place must index a finite row of the query's own.
+    """
+
+    rows: Tensor
+    index: Tensor
+    valid: Tensor
+
+    def rows_of(self, index: Tensor) -> Tensor:
+        """The rows [t, W, D] of a tile of ``index`` [t, W]."""
+        return self.rows.index_select(0, index.reshape(-1)).view(*index.shape, self.rows.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRows:
+    """Compressed rows in ``region`` of which query t reads ``offsets[t]`` where ``valid[t]``; both [T, S]."""
+
+    region: RegionRows
+    offsets: Tensor
+    valid: Tensor
+
+
 def sparse_attention(
-    q: Tensor,
-    window: Tensor,
-    window_index: Tensor,
-    window_valid: Tensor,
-    entries: RegionRows | None,
-    entry_offsets: Tensor | None,
-    entry_valid: Tensor | None,
-    sink: Tensor,
-    *,
-    scale: float,
-    queries: int,
+    q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float, queries: int
 ) -> Tensor:
     """Softmax over the valid rows with a per-head sink in the denominator only; keys are also the values.
 
-    q [T, H, D]; ``window`` [N, D] holds the candidate window rows and ``window_index``/``window_valid`` [T, W] choose
-    a query's own; ``entry_offsets``/``entry_valid`` [T, S] choose compressed rows of the region ``entries``; ``sink``
-    [H], not scaled. Returns [T, H, D], computed for ``queries`` rows at a time.
+    q [T, H, D]; ``sink`` [H], not scaled. Returns [T, H, D], computed for ``queries`` rows at a time.
     """
-    parts = []
-    for t in tiles(q.shape[0], queries):
-        index = window_index[t]
-        keys = window.index_select(0, index.reshape(-1)).unflatten(0, index.shape)
-        valid = window_valid[t]
-        if entries is not None and entry_offsets is not None and entry_valid is not None:
-            keys = torch.cat([keys, entries.read(entry_offsets[t])], 1)
-            valid = torch.cat([valid, entry_valid[t]], 1)
-        invalid = ~valid
-        # A masked place may point at bytes of another owner: its weight is 0 and so must its value be.
-        keys.masked_fill_(invalid.unsqueeze(2), 0.0)
-        scores = torch.bmm(q[t] * scale, keys.transpose(1, 2)).masked_fill_(invalid.unsqueeze(1), -torch.inf)
-        column = sink.view(1, -1, 1).expand(scores.shape[0], -1, 1)
-        probabilities = torch.softmax(torch.cat([scores, column], 2), 2)[..., :-1]
-        parts.append(torch.bmm(probabilities, keys))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if entries is None:
+        return tiled(
+            lambda q_, index, valid: _attend(q_ * scale, [window.rows_of(index)], [valid], sink),
+            queries,
+            q,
+            window.index,
+            window.valid,
+        )
+
+    def attend(q_: Tensor, index: Tensor, valid: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:
+        # A pad points at bytes of another owner: its weight is 0 and so must its value be.
+        read = entries.region.read(offsets).masked_fill(~chosen.unsqueeze(2), 0.0)
+        return _attend(q_ * scale, [window.rows_of(index), read], [valid, chosen], sink)
+
+    return tiled(attend, queries, q, window.index, window.valid, entries.offsets, entries.valid)
+
+
+def _attend(q: Tensor, keys: list[Tensor], valid: list[Tensor], sink: Tensor) -> Tensor:
+    """Scaled queries [t, H, D] over several sets of keys [t, K, D], masked by ``valid`` [t, K]."""
+    scores = [
+        torch.bmm(q, k.transpose(1, 2)).masked_fill_(~m.unsqueeze(1), -torch.inf)
+        for k, m in zip(keys, valid, strict=True)
+    ]
+    column = sink.view(1, -1, 1).expand(q.shape[0], -1, 1)
+    probabilities = torch.softmax(torch.cat([*scores, column], 2), 2)
+    out, start = torch.zeros_like(q), 0
+    for k in keys:
+        out.baddbmm_(probabilities[..., start : start + k.shape[1]], k)
+        start += k.shape[1]
+    return out

@@ -71,7 +71,7 @@ def write_spec(tmp_path: Path) -> WriteSpec:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, write_spec: WriteSpec) -> Path:
+def folder(tmp_path: Path, write_spec: WriteSpec, cli: Cli) -> Path:
     """A generated folder of the base spec."""
-    assert main([write_spec(), "-o", str(tmp_path / "engines"), "--no-build"]) == 0
+    assert cli(write_spec(), "-o", tmp_path / "engines", "--no-build").status == 0
     return tmp_path / "engines" / "case"

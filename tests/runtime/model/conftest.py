@@ -87,7 +87,13 @@ class TinyEngine:
 
 
 def tiny_engine(
-    oracle: Mapping[str, Any], *, block: int = 16, blocks: int = 256, slots: int = 20, nextn_room: int = 0, shift: int = 0
+    oracle: Mapping[str, Any],
+    *,
+    block: int = 16,
+    blocks: int = 256,
+    slots: int = 20,
+    nextn_room: int = 0,
+    shift: int = 0,
 ) -> TinyEngine:
     """Plan and layout by hand: ``nextn_room`` lengthens the rings, ``shift`` moves every state region but the first."""
     ring, accumulators = WINDOW + nextn_room + 1, 2 + nextn_room
@@ -117,7 +123,8 @@ def tiny_engine(
         index[source] = Region(place + rows * HEAD_DIM * 4, rows, INDEX_DIM * 4, "fp32")
         size = rows * (HEAD_DIM + INDEX_DIM) * 4
         regions.append({"name": f"kv.{source}", "layer": source, "ratio": RATIOS[source], "offset": place,
-                        "bytes": size, "padding": 0, "main": _entry(main[source]), "index": _entry(index[source])})  # fmt: skip
+                        "bytes": size, "padding": 0, "main": _entry(main[source]),
+                        "index": _entry(index[source])})  # fmt: skip
         place += size
     layout = {
         "block": {"tokens": block, "bytes": place, "count": blocks, "regions": regions},
@@ -191,7 +198,7 @@ def make_driver(model: Model, engine: TinyEngine) -> Any:
 
 
 @dataclass
-class Sequence_:
+class Request:
     """One request: its ids so far, how many of them the caches hold, and where."""
 
     ids: list[int]
@@ -212,18 +219,16 @@ class Driver:
         self.free_slots = list(range(1, layout["state"]["count"]))
         self.width = 1 + 400 // self.block_tokens
 
-    def add(self, ids: Sequence[int]) -> Sequence_:
-        sequence = Sequence_([int(i) for i in ids], self.free_slots.pop())
+    def add(self, ids: Sequence[int]) -> Request:
+        sequence = Request([int(i) for i in ids], self.free_slots.pop())
         self.cache.zero_states(torch.tensor([sequence.slot]))
         return sequence
 
-    def release(self, sequence: Sequence_) -> None:
+    def release(self, sequence: Request) -> None:
         self.free.extend(sequence.table)
         self.free_slots.append(sequence.slot)
 
-    def batch(
-        self, rows: Sequence[tuple[Sequence_, int]], *, padding: Sequence[int] = ()
-    ) -> ForwardBatch:
+    def batch(self, rows: Sequence[tuple[Request, int]], *, padding: Sequence[int] = ()) -> ForwardBatch:
         """The next ``count`` tokens of each sequence, then padding rows of the given lengths."""
         for sequence, count in rows:
             while len(sequence.table) * self.block_tokens < sequence.done + count:
@@ -254,7 +259,7 @@ class Driver:
         )
         return ForwardBatch.from_step(step, torch.device("cpu"))
 
-    def step(self, rows: Sequence[tuple[Sequence_, int]], *, padding: Sequence[int] = ()) -> torch.Tensor:
+    def step(self, rows: Sequence[tuple[Request, int]], *, padding: Sequence[int] = ()) -> torch.Tensor:
         """Run one step and return the logits of all its real tokens."""
         batch = self.batch(rows, padding=padding)
         real = sum(count for _, count in rows)
@@ -263,7 +268,7 @@ class Driver:
             sequence.done += count
         return logits
 
-    def prefill(self, sequence: Sequence_, chunk: int | None = None) -> torch.Tensor:
+    def prefill(self, sequence: Request, chunk: int | None = None) -> torch.Tensor:
         """All remaining tokens in chunks; logits of every token."""
         parts = []
         while sequence.done < len(sequence.ids):
@@ -271,7 +276,7 @@ class Driver:
             parts.append(self.step([(sequence, count)]))
         return torch.cat(parts)
 
-    def greedy(self, sequences: Sequence[Sequence_], first: Sequence[int], count: int) -> list[list[int]]:
+    def greedy(self, sequences: Sequence[Request], first: Sequence[int], count: int) -> list[list[int]]:
         """``count`` greedy tokens of each sequence, the first given, decoded together."""
         out = [[token] for token in first]
         for _ in range(count - 1):

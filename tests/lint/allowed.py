@@ -1,0 +1,52 @@
+"""What the runtime may hold against a house rule, each with its reason. An entry that is not used any more fails.
+
+Literals of 16 and more: facts of number formats, of algorithms and of text output, never of a model, a layout or a
+deployment. Imports: the two places where the runtime touches what is upstream of the generated folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
+    "consistency.py": (((77, 80), "characters of a value shown in a sentence"),),
+    "metrics.py": (
+        ((30.0, 60.0, 120.0, 300.0), "bucket limits of a histogram, seconds"),
+        ((16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0), "bucket limits, tokens"),
+    ),
+    "model/quant.py": (
+        ((127, 255), "ue8m0: exponent bias and the code of NaN"),
+        ((256,), "codes of a byte, which holds two e2m1 values"),
+    ),
+    "random_numbers.py": (
+        ((0xD2511F53, 0xCD9E8D57), "Philox 4x32 multipliers"),
+        ((0x9E3779B9, 0xBB67AE85), "Philox 4x32 key increments"),
+        ((32, 64, 0xFFFFFFFF), "widths of the generator's words"),
+        ((26, 53), "bits of a float64's mantissa, taken from two words"),
+    ),
+    "sampling_params.py": (
+        ((16,), "vLLM's default of max_tokens"),
+        ((63, 64), "range of a 64-bit seed, signed or unsigned"),
+    ),
+    "startup.py": (((30,), "bytes of a GiB as a power of two"),),
+    "weights.py": (((20,), "faults shown of one checkpoint"),),
+    "weights_files.py": (((100_000_000,), "largest header that a safetensors file may have"),),
+    "weights_names.py": (((32,), "values that share a scale in the MX formats"),),
+}
+"""File (relative to ``runtime/``) to groups of literals and the reason of each group."""
+
+IMPORTS: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = {
+    "folders.py": ((("deepinfer_gen.specs",), "where the checkpoints of presets are installed; no spec is read"),),
+    "llm.py": (
+        (
+            (
+                "deepinfer_gen.codegen.build",
+                "deepinfer_gen.codegen.render",
+                "deepinfer_gen.codegen.sources",
+                "deepinfer_gen.codegen.write",
+            ),
+            "LLM.from_spec runs the compiler and then loads the folder like any other",
+        ),
+    ),
+}
+"""File (relative to ``runtime/``) to groups of modules and the reason of each group."""

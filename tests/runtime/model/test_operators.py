@@ -1,0 +1,211 @@
+"""Reference operators against plain loops, and tiles that change nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.cache_codec import codec_of
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.compressor import pool_members
+from deepinfer_gen.runtime.kernels.reference.hyper_connection import collapse, expand, mix, sinkhorn
+from deepinfer_gen.runtime.kernels.reference.index_scores import index_scores
+from deepinfer_gen.runtime.kernels.reference.linear import grouped_linear, linear
+from deepinfer_gen.runtime.kernels.reference.moe_experts import moe_experts, swiglu
+from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
+from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows, sparse_attention
+from deepinfer_gen.runtime.kv_cache import RegionRows
+from deepinfer_gen.runtime.model.indexer import best_entries, candidate_mask
+from deepinfer_gen.runtime.model.rope import rotary_table, rotate_tail
+from deepinfer_gen.runtime.plan_types import RopePlan
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def region(values: torch.Tensor) -> RegionRows:
+    """A region of [units, rows, dims] float32 rows."""
+    _, rows, dims = values.shape
+    flat = values.contiguous().view(-1)
+    return RegionRows(
+        codec_of("fp32"), values, flat.as_strided((len(flat) - dims + 1, dims), (1, 1)), rows * dims, dims
+    )
+
+
+def rand(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(1, 20), tile=st.integers(1, 25))
+def test_tiles_give_the_same_rows(count: int, tile: int) -> None:
+    x, streams = rand(count, 6), rand(count, 4, 6)
+    close(linear(x, rand(5, 6), tokens=tile), x @ rand(5, 6).t())
+    grouped = rand(count, 2, 3)
+    expected = torch.einsum("tgd,grd->tgr", grouped, rand(2, 4, 3)).flatten(1)
+    close(grouped_linear(grouped, rand(2, 4, 3), tokens=tile), expected)
+    pre, comb = rand(count, 4).sigmoid(), rand(count, 4, 4).softmax(2)
+    close(collapse(streams, pre, tokens=tile), torch.einsum("tn,tnd->td", pre, streams))
+    out = expand(x, streams, pre, comb, tokens=tile)
+    # Trap 3: the first index of comb is the input stream.
+    close(out, pre.unsqueeze(2) * x.unsqueeze(1) + torch.einsum("tij,tid->tjd", comb, streams))
+    members = torch.randint(0, count, (count, 2))
+    rows = rand(count, 8)
+    weights = rows[members][..., 4:].softmax(1)
+    close(pool_members(rows, members, tokens=tile), (weights * rows[members][..., :4]).sum(1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 12), tile=st.integers(1, 9), seed=st.integers(0, 99))
+def test_moe_equals_a_loop_over_tokens(count: int, tile: int, seed: int) -> None:
+    x, w13, w2 = rand(count, 6, seed=seed), rand(5, 8, 6, seed=1), rand(5, 6, 4, seed=2)
+    chosen = torch.stack(
+        [torch.randperm(5, generator=torch.Generator().manual_seed(seed + i))[:2] for i in range(count)]
+    )
+    weights = rand(count, 2, seed=3).sigmoid()
+    expected = torch.zeros_like(x)
+    for token in range(count):
+        for expert, weight in zip(chosen[token], weights[token], strict=True):
+            gate, up = (w13[expert] @ x[token]).chunk(2)
+            # Trap 15: the gate is clamped from above only, up both ways.
+            hidden = torch.nn.functional.silu(gate.clamp(max=0.5)) * up.clamp(-0.5, 0.5)
+            expected[token] += w2[expert] @ (hidden * weight)
+    close(moe_experts(x, chosen, weights, w13, w2, limit=0.5, tokens=tile), expected)
+
+
+def test_trap_15_the_gate_has_no_lower_clamp() -> None:
+    gate_up = torch.tensor([[-20.0, 20.0, -30.0, 30.0]])
+    found = swiglu(gate_up, 10.0)
+    assert found[0, 0] == pytest.approx(-20 / (1 + math.exp(20)) * -10)
+    assert found[0, 1] == pytest.approx(10 / (1 + math.exp(-10)) * 10)
+
+
+@settings(max_examples=20, deadline=None)
+@given(tile=st.integers(1, 7), seed=st.integers(0, 99))
+def test_attention_equals_a_loop(tile: int, seed: int) -> None:
+    q, rows, blocks, sink = rand(5, 2, 4, seed=seed), rand(9, 4, seed=1), rand(3, 4, 4, seed=2), rand(2, seed=3)
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, 9, (5, 3), generator=generator)
+    valid = torch.tensor([[False, False, True]] * 3 + [[True, True, True]] * 2)
+    offsets = torch.randint(0, 12, (5, 2), generator=generator) * 4
+    chosen = torch.tensor([[False, False], [True, False]] + [[True, True]] * 3)
+    found = sparse_attention(
+        q, WindowRows(rows, index, valid), EntryRows(region(blocks), offsets, chosen), sink, scale=0.5, queries=tile
+    )
+    for t in range(5):
+        keys = torch.cat([rows[index[t][valid[t]]], blocks.view(-1, 4)[offsets[t][chosen[t]] // 4]])
+        for h in range(2):
+            scores = (keys @ q[t, h] * 0.5).exp()
+            # Trap 16: the sink is not scaled and only enlarges the denominator.
+            close(found[t, h], scores @ keys / (scores.sum() + sink[h].exp()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(queries=st.integers(1, 6), entries=st.integers(1, 12), width=st.integers(1, 11))
+def test_index_scores_equal_a_loop(queries: int, entries: int, width: int) -> None:
+    q, weights, keys = rand(5, 3, 4), rand(5, 3, seed=1), rand(6, 4, 4, seed=2)
+    units = torch.tensor([[5, 1, 2]] * 2 + [[3, 4, 1]] * 3)
+    visible = torch.tensor([0, 1, 4, 7, 11])
+    found = index_scores(q, weights, region(keys), units, visible, width=width, queries=queries, entries=entries)
+    for t in range(5):
+        for j in range(width):
+            key = keys[units[t, j // 4], j % 4]
+            # Trap 32: entry j is visible only below floor((p + 1) / ratio), which is 0 for the first query.
+            expected = (weights[t] * (q[t] @ key).relu()).sum() if j < visible[t] else torch.tensor(-torch.inf)
+            close(found[t, j], expected)
+
+
+def test_trap_13_sinkhorn_order() -> None:
+    eps, start = 1e-6, (rand(3, 4, 4) * 3).softmax(2) + 1e-6
+    expected = start.clone()
+    expected /= expected.sum(1, keepdim=True) + eps
+    for _ in range(19):
+        expected /= expected.sum(2, keepdim=True) + eps
+        expected /= expected.sum(1, keepdim=True) + eps
+    found = sinkhorn(start, iterations=20, eps=eps)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.sum(1), torch.ones(3, 4), rtol=0, atol=2e-6)
+    other = start.clone()
+    for _ in range(20):
+        other /= other.sum(2, keepdim=True) + eps
+        other /= other.sum(1, keepdim=True) + eps
+    assert (other - sinkhorn(start, iterations=1, eps=eps)).abs().max() > 1e-3
+
+
+def test_mix_ranges() -> None:
+    arguments = {"iterations": 20, "norm_eps": 1e-20, "eps": 1e-6}
+    x, fn, base, scale = rand(7, 4, 8), rand(24, 32), rand(24), rand(24).abs()
+    whole, tiled = (mix(x, fn, base, scale, **arguments, tokens=n) for n in (100, 3))
+    for a, b in zip(whole, tiled, strict=True):
+        close(a, b)
+    pre, post, _ = whole
+    assert pre.min() >= 1e-6
+    assert 0.5 < pre.max() <= 1 + 2e-6
+    assert post.min() >= 0
+    assert 1 < post.max() <= 2
+
+
+def test_trap_12_rms_norm_eps_is_negligible_at_tiny_inputs() -> None:
+    x = rand(2, 16)
+    close(rms_norm(x * 1e-7, torch.ones(16), 1e-20), rms_norm(x, torch.ones(16), 1e-20))
+    assert rms_norm(torch.zeros(1, 16), torch.ones(16), 1e-20).abs().max() == 0
+
+
+def test_trap_10_rotation_of_adjacent_pairs_of_the_tail() -> None:
+    table = rotary_table(RopePlan(10000, 1, 0, 0), 4, 8)
+    x = rand(1, 1, 6)
+    turned = rotate_tail(x.clone(), table[3:4])
+    assert torch.equal(turned[..., :2], x[..., :2])
+    for pair, frequency in ((2, 1.0), (4, 0.01)):
+        a, b = x[0, 0, pair : pair + 2].tolist()
+        angle = 3 * frequency
+        expected = [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
+        close(turned[0, 0, pair : pair + 2], torch.tensor(expected))
+    # Trap 11: the conjugate undoes it.
+    close(rotate_tail(turned.clone(), table[3:4].conj()), x)
+
+
+def test_trap_9_yarn_changes_frequencies_only() -> None:
+    plain = rotary_table(RopePlan(160000, 1, 0, 0), 16, 64)
+    yarn = rotary_table(RopePlan(160000, 16, 2, 5), 16, 64)
+    torch.testing.assert_close(yarn.abs(), torch.ones(64, 8), rtol=0, atol=1e-6)
+    close(torch.view_as_real(yarn[:, :3]), torch.view_as_real(plain[:, :3]))
+    angle, slow = plain[1, 7].angle(), yarn[1, 7].angle()
+    assert slow == pytest.approx(float(angle) / 16, rel=1e-5)
+
+
+def test_selection_is_ascending_and_padded() -> None:
+    scores = torch.tensor([[3.0, 1.0, 2.0, -torch.inf], [-torch.inf] * 4, [5.0, 5.0, 5.0, 5.0]])
+    assert best_entries(scores, 2).tolist() == [[0, 2], [-1, -1], [0, 1]]
+    assert best_entries(scores, 9).tolist() == [[0, 1, 2, -1], [-1] * 4, [0, 1, 2, 3]]
+
+
+def test_trap_32_and_33_candidates() -> None:
+    """The newest block is kept though it scores last; a query that sees nothing keeps none, not block -1 or 0."""
+    scores = torch.full((3, 7), -torch.inf)
+    scores[0] = torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 1.0])
+    scores[1, :1] = 2.0
+    kept = candidate_mask(scores, torch.tensor([7, 1, 0]), blocks=2, block_size=2)
+    assert kept[0].tolist() == [True, True, False, False, False, False, True]
+    assert kept[1].tolist() == [True, True] + [False] * 5
+    assert not kept[2].any()
+
+
+@pytest.mark.parametrize("fault", ["absent", "implementation", "tile"])
+def test_kernel_table_faults(fault: str, helpers: Any) -> None:
+    kernels = helpers.kernel_table(helpers.tiles)
+    if fault == "absent":
+        del kernels["compressor"]
+    elif fault == "implementation":
+        kernels["compressor"] = helpers.replace(kernels["compressor"], implementation="tilelang")
+    else:
+        kernels["compressor"] = helpers.replace(kernels["compressor"], tile={"rows": 4})
+    with pytest.raises(InputError, match=r"DI342.*compressor"):
+        ReferenceOperators(kernels)

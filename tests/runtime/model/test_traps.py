@@ -1,0 +1,101 @@
+"""Silent wrong results that are checked on the whole model or on its step indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.model.model import load_model
+from deepinfer_gen.runtime.model.step_context import StepContext
+
+
+def context(driver: Any, batch: ForwardBatch) -> StepContext:
+    context: StepContext = driver.model.begin(batch, driver.cache)
+    return context
+
+
+def test_trap_8_and_32_entries_of_ratio_2(make_driver: Any, engine: Any) -> None:
+    """Positions 3..6 complete entries 1 and 2, which begin at 2 and 4; floor((p + 1) / 2) are visible."""
+    driver = make_driver()
+    sequence = driver.add(range(20))
+    driver.step([(sequence, 3)])
+    step = context(driver, driver.batch([(sequence, 4)]))
+    index = step.entries(driver.cache.block_rows(engine.plan.layers[2].main), 2)
+    assert index.tokens.tolist() == [0, 2]
+    assert index.positions.tolist() == [2, 4]
+    assert index.visible.tolist() == [2, 2, 3, 3]
+    assert index.row.tolist() == [1, 2]
+    assert index.block.tolist() == [sequence.table[0]] * 2
+
+
+def test_trap_14_bias_chooses_and_does_not_weigh(model: Any) -> None:
+    ffn = model.layers[3].ffn
+    u = torch.randn(9, 128, generator=torch.Generator().manual_seed(0))
+    chosen, weights = ffn.route(u)
+    scores = torch.nn.functional.softplus(u @ ffn.gate.t()).sqrt()
+    torch.testing.assert_close(weights.sum(1), torch.full((9,), 1.5))
+    picked = scores.gather(1, chosen)
+    torch.testing.assert_close(weights, picked / picked.sum(1, keepdim=True) * 1.5)
+    assert (chosen.sort(1).values != scores.topk(3).indices.sort(1).values).any(), "the bias must matter here"
+
+
+def test_trap_30_index_keys_are_per_owner(make_driver: Any, oracle: Mapping[str, Any]) -> None:
+    """The released decode code scores against another layer's keys on every second step; this engine does not."""
+    driver = make_driver()
+    sequence = driver.add(oracle["p300_ids"])
+    first = int(driver.prefill(sequence)[-1].argmax())
+    tokens = driver.greedy([sequence], [first], 12)[0]
+    assert tokens == oracle["p300_greedy"][:12].tolist()
+    assert tokens != oracle["p300_greedy_stale_index_keys"][:12].tolist()
+
+
+def test_trap_31_selections_end_with_the_step(make_driver: Any, oracle: Mapping[str, Any]) -> None:
+    driver = make_driver()
+    first, second = driver.add(oracle["p129_ids"]), driver.add(oracle["p3_ids"])
+    driver.prefill(first)
+    step = context(driver, driver.batch([(second, 3)]))
+    assert step.selections == {}
+    assert step.candidates is None
+    sharing = driver.model.layers[3]
+    with pytest.raises(KeyError):
+        sharing(torch.zeros(3, 4, 128), torch.ones(3, 4), step)
+
+
+def test_a_row_gives_the_same_alone_and_beside_others(make_driver: Any, oracle: Mapping[str, Any]) -> None:
+    driver = make_driver()
+    rows = [driver.add(oracle[f"p{n}_ids"]) for n in (300, 1, 129, 2)]
+    logits = driver.step([(s, len(s.ids)) for s in rows]).numpy()
+    start = 0
+    for length in (300, 1, 129, 2):
+        np.testing.assert_allclose(logits[start : start + length], oracle[f"p{length}_logits"], rtol=0, atol=1e-4)
+        start += length
+
+
+@pytest.mark.parametrize("change", ["policy", "draft layers", "constant"])
+def test_what_is_not_built_is_refused(change: str, engine: Any, helpers: Any, checkpoint: Any) -> None:
+    plan = engine.plan
+    if change == "policy":
+        plan, expected = helpers.replace(plan, policy="bf16"), r"DI346.*'bf16'"
+    elif change == "draft layers":
+        plan, expected = helpers.replace(plan, constants={**plan.constants, "num_nextn_layers": 3}), "DI346.*3 draft"
+    else:
+        constants = {k: v for k, v in plan.constants.items() if k != "hc_eps"}
+        plan, expected = helpers.replace(plan, constants=constants), "DI343.*hc_eps.*absent"
+    with pytest.raises(InputError, match=expected):
+        load_model(plan, helpers.kernel_table(helpers.tiles), checkpoint)
+
+
+def test_rows_that_do_not_cover_the_tokens_are_refused() -> None:
+    class Step:
+        input_ids = positions = row_of_token = np.zeros(3, np.int32)
+        q_len = k_len = slot = np.ones(2, np.int32)
+        block_table = history = np.zeros((2, 3), np.int32)
+
+    with pytest.raises(ValueError, match="2 tokens, the step 3"):
+        ForwardBatch.from_step(Step(), torch.device("cpu"))
