@@ -159,6 +159,14 @@ def test_trace(run: Any, tmp_path: Path, tiny_engine: Path) -> None:
     assert {n: k["tile"] for n, k in events[0]["kernels"].items()} == {n: k["tile"] for n, k in kernels.items()}
 
 
+def test_the_whole_command(tiny_engine: Path) -> None:
+    command = [sys.executable, "-m", "deepinfer_gen", "run", str(tiny_engine), "--prompt", "w1 w2", "--json", *GREEDY]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(json.loads(result.stdout)["token_ids"]) == 4
+    for line in ("Model loading took", "KV cache size", "Maximum concurrency", "init engine took"):
+        assert line in result.stderr
+
+
 def test_the_arguments_cost_no_heavy_import() -> None:
     code = (
         "import argparse, sys; from deepinfer_gen.runtime import cli_run;"

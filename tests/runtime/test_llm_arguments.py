@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,27 @@ def test_a_profiler_that_is_not_there(tiny_engine: Path) -> None:
         LLM(engine=tiny_engine, profiler_config={"profiler": "cuda"})
 
 
-def test_a_wrong_log_level_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import logging
-
-    monkeypatch.setattr(logging.getLogger("deepinfer_gen"), "handlers", [])
+def forget_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has set up logging yet; what is set up is undone after the test."""
+    package = logging.getLogger("deepinfer_gen")
+    monkeypatch.setattr(package, "handlers", [])
+    monkeypatch.setattr(package, "propagate", package.propagate)
+    monkeypatch.setattr(package, "level", package.level)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+
+def test_an_unknown_variable_gets_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_logging(monkeypatch)
+    monkeypatch.setenv("DEEPINFER_MAX_SEQS", "3")
+    configure_logging()
+    configure_logging()
+    assert capsys.readouterr().err.count("DEEPINFER_MAX_SEQS is not known") == 1
+
+
+def test_a_wrong_log_level_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_logging(monkeypatch)
     monkeypatch.setenv("DEEPINFER_LOG_LEVEL", "loud")
     with pytest.raises(InputError, match="LOUD"):
         configure_logging()
