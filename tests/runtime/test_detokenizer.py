@@ -1,4 +1,4 @@
-"""Incremental text equals the text of all ids at once, for tokenizers of every kind, and never holds half a character."""
+"""Incremental text equals the text of all ids at once, for tokenizers of every kind; characters come whole."""
 
 from __future__ import annotations
 
