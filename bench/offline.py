@@ -132,7 +132,8 @@ class PlainLoop:
             block_table=self.tables,
             history=torch.tensor(history if history is not None else [[-1, -1, -1]] * len(rows)),
         )
-        return self.model(batch, self.cache, torch.from_numpy(ends - 1)).argmax(-1).tolist()
+        with torch.inference_mode():
+            return self.model(batch, self.cache, torch.from_numpy(ends - 1)).argmax(-1).tolist()
 
 
 def histories(prompts: list[list[int]], tokens: list[list[int]]) -> list[list[int]]:
