@@ -146,3 +146,38 @@ def test_dumps() -> None:
         "source": "cpu.yaml: backend",
         "why": "which kernels and device runtime are used",
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides"),
+    [
+        ("tiny-cpu", {"parallel__dp": "4", "parallel__cp": "2", "parallel__ep": "8"}),
+        ("tiny-cpu", {"parallel__dp": "6", "parallel__ep": "3"}),
+        ("tiny-cpu", {"parallel__cp": "4", "limits__max_num_batched_tokens": "8"}),
+        ("tiny-cpu", {"limits__max_num_batched_tokens": "1"}),
+        ("tiny-cpu", {"limits__prefill_max_sum_seqlen_k": "1024"}),
+        ("tiny-cpu", {"limits__max_num_prompts": "16"}),
+        ("tiny-cpu", {"limits__max_model_len": "4096"}),
+        ("tiny-cpu", {"kv__block_size": "2"}),
+        ("tiny-cpu", {"kv__block_size": "256"}),
+        ("tiny-cpu", {"kv__num_blocks": "34"}),  # ceil((1024 + 1) / 32) = 33, and block 0
+        ("v41-flash-normal-ep8", {"kv__num_blocks": "1026"}),  # ceil((131072 + 16) / 128) = 1025, and block 0
+        ("tiny-cpu", {"kv__main_format": "fp32"}),
+        ("tiny-cpu", {"numerics__policy": "released", "kv__main_format": "bf16"}),
+        ("tiny-cpu", {"speculative__nextn": "5"}),
+        ("v41-flash-normal-ep8", {"speculative__max_backtracking_tokens": "6"}),
+        ("v41-flash-normal-ep8", {"yoco__keep_tokens": "134"}),
+        ("v41-flash-normal-ep8", {"determinism__batch_invariant": "true", "speculative__verify": "fixed"}),
+        ("tiny-cpu", {"schedule__prefill_attempt_interval": "99"}),
+        ("tiny-cpu", {"schedule__stop_preempted_request": "false"}),
+        ("v41-flash-decode-ep64", {"schedule__stop_preempted_request": "true"}),
+        ("v41-flash-prefill-ep8", {"schedule__zos": "off"}),
+        ("tiny-cpu", {"state__slots_ratio": "1"}),
+        ("tiny-cpu", {"schedule__prefill_cache_usage_limit": "1"}),
+        ("tiny-cpu", {"kv__store_extra_tokens": "0", "structured_output": "true", "kernels__pdl": "auto"}),
+        ("v41-flash-prefill-ep8", {"eplb__window_steps": "100"}),
+        ("v41-flash-prefill-ep8", {"parallel__cp": "2"}),
+    ],
+)
+def test_values_at_the_edge_are_accepted(spec: str, overrides: dict[str, str]) -> None:
+    assert resolved(spec, **overrides).name == spec

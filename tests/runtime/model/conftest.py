@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,8 +57,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Path:
-    shipped = Path(next(iter(deepinfer_gen.specs.__path__))) / "models" / "tiny-v41"
-    return Path(os.environ.get("DEEPINFER_GEN_TINY_CHECKPOINT", shipped))
+    return Path(next(iter(deepinfer_gen.specs.__path__))) / "models" / "tiny-v41"
 
 
 @pytest.fixture(scope="session")
@@ -292,5 +290,10 @@ class Driver:
 def helpers() -> SimpleNamespace:
     """The plan builders, for tests that change them."""
     return SimpleNamespace(
-        tiny_engine=tiny_engine, kernel_table=kernel_table, tiles=TILES, small_tiles=SMALL_TILES, replace=replace
+        TinyEngine=TinyEngine,
+        tiny_engine=tiny_engine,
+        kernel_table=kernel_table,
+        tiles=TILES,
+        small_tiles=SMALL_TILES,
+        replace=replace,
     )

@@ -34,6 +34,20 @@ def test_trap_8_and_32_entries_of_ratio_2(make_driver: Any, engine: Any) -> None
     assert index.block.tolist() == [sequence.table[0]] * 2
 
 
+def test_ring_places_are_written_once_and_hold_the_last_rows(make_driver: Any, engine: Any) -> None:
+    """A chunk longer than the ring stores its last ``rows`` tokens, each in the place of its position."""
+    driver = make_driver()
+    long, short = driver.add(range(200)), driver.add(range(5))
+    driver.step([(short, 2)])
+    index = context(driver, driver.batch([(long, 200), (short, 3)])).ring(
+        driver.cache.slot_rows(engine.plan.layers[0].swa), 127
+    )
+    places = list(zip(index.write_slot.tolist(), index.write_row.tolist(), strict=True))
+    assert len(set(places)) == len(places)
+    assert places == [(long.slot, p % 129) for p in range(71, 200)] + [(short.slot, p) for p in (2, 3, 4)]
+    assert index.write_tokens.tolist() == [*range(71, 203)]
+
+
 def test_trap_14_bias_chooses_and_does_not_weigh(model: Any) -> None:
     ffn = model.layers[3].ffn
     u = torch.randn(9, 128, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,45 @@
+"""The compiler's plan of ``tiny-cpu`` against the hand-written one, and the reference's logits with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.codegen.plan import Plan
+from deepinfer_gen.codegen.views.layout import layout_content
+from deepinfer_gen.codegen.views.model import kernels, model_plan
+from deepinfer_gen.runtime.model.model import load_model
+from deepinfer_gen.specs.load import load_spec
+from deepinfer_gen.specs.resolve import resolve
+
+SPEC = Path(__file__).parents[3] / "specs" / "tiny-cpu.yaml"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return derive(resolve(load_spec(SPEC)))
+
+
+def test_constants_roles_and_tables(plan: Plan, engine: Any) -> None:
+    found, expected = model_plan(plan), engine.plan
+    changed = {k for k in expected.constants if found.constants[k] != expected.constants[k]}
+    assert found.constants.keys() == expected.constants.keys()
+    assert changed <= {"max_positions"}
+    assert found.rope == expected.rope
+    for one, other in zip(found.layers, expected.layers, strict=True):
+        for name in ("index", "ratio", "rope", "kv_source", "index_source", "candidate_role", "engram", "stored"):
+            assert getattr(one, name) == getattr(other, name), f"layer {one.index}: {name}"
+
+
+def test_the_compiled_engine_gives_the_reference_logits(
+    plan: Plan, make_driver: Any, checkpoint: Path, helpers: Any, oracle: Mapping[str, Any]
+) -> None:
+    compiled = helpers.TinyEngine(model_plan(plan), layout_content(plan))
+    driver = make_driver(compiled, load_model(compiled.plan, kernels(plan), checkpoint))
+    logits = driver.prefill(driver.add(oracle["p300_ids"]), 64).numpy()
+    np.testing.assert_allclose(logits, oracle["p300_logits"], rtol=0, atol=1e-4)
