@@ -14,7 +14,7 @@ from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.engine_args import ONLY, PLAN_KEY_OF
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.logs import configure_logging
-from deepinfer_gen.runtime.sampling_params import ParameterError
+from deepinfer_gen.runtime.sampling_params import ParameterError, SamplingParams
 
 CONTRADICTIONS: list[tuple[str, Any, str]] = [
     ("max_num_seqs", 17, "fixes max_num_seqs=16; you asked 17; edit tiny-cpu.yaml:14:"),
@@ -165,3 +165,20 @@ def test_a_wrong_log_level_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPINFER_LOG_LEVEL", "loud")
     with pytest.raises(InputError, match="LOUD"):
         configure_logging()
+
+
+def test_from_spec_and_without_a_tokenizer(tiny_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LLM.from_spec("tiny-cpu", skip_tokenizer_init=True) as made:
+        assert (tmp_path / "generated" / "tiny-cpu" / "manifest.json").is_file()
+        params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+        completion = made.generate([5], params, use_tqdm=False)[0].outputs[0]
+        assert (len(completion.token_ids), completion.text) == (2, "")
+        with pytest.raises(ParameterError, match="no tokenizer"):
+            made.generate("w1", params)
+        with pytest.raises(ParameterError, match="stop strings need a tokenizer"):
+            made.generate([5], params.clone(stop="a"))
+        with pytest.raises(ParameterError, match="outside the vocabulary"):
+            made.generate([5], params.clone(stop_token_ids=[512]))
+        with pytest.raises(RuntimeError, match="skip_tokenizer_init"):
+            made.get_tokenizer()
