@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``argv`` defaults to the process's arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    common = argparse.Namespace(error_format="text", debug="--debug" in arguments)
+    common = argparse.Namespace(error_format="text", debug=False)
     try:
         common, rest = _split_common(arguments)
         status = _dispatch(common, rest)
@@ -136,11 +136,9 @@ def _dispatch(common: argparse.Namespace, rest: list[str]) -> int:
 
 def _split_common(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Take the options that every command has, wherever they stand, before the command is known."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
     parser = Parser(prog=PROG, add_help=False, allow_abbrev=False, usage=f"{PROG} [--error-format FORMAT] [--debug] …")
     _add_common(parser)
-    common, rest = parser.parse_known_args(arguments[:end])
-    return common, rest + arguments[end:]
+    return parser.parse_known_args(arguments)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

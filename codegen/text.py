@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from deepinfer_gen.formula import Scalar, Value
+from deepinfer_gen.formula import Value
 
 GIB = 1024**3
 MIB = 1024**2
@@ -54,7 +54,7 @@ def columns(rows: Sequence[Sequence[str]], align: str, *, indent: str = "  ", ga
     ]
 
 
-def is_number(value: Scalar | Value) -> bool:
+def is_number(value: Value) -> bool:
     """Whether a value is an integer or a fraction (booleans are not)."""
     return isinstance(value, int | Fraction) and not isinstance(value, bool)
 

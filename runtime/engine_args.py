@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepinfer_gen.runtime.folders import PlanHead
-from deepinfer_gen.runtime.mechanisms import spec_line
 from deepinfer_gen.runtime.sampling_params import ParameterError
 
 PLAN_KEY_OF = {
@@ -22,6 +21,7 @@ PLAN_KEY_OF = {
     "dtype": "numerics.policy",
     "spec_tokens": "speculative.nextn",
 }
+_SETTING_OF = {"memory.block_kv_bytes": "kv.num_blocks"}
 _NOT_ASKED = {"dtype": "auto", "kv_cache_dtype": "auto"}
 
 ONLY = {
@@ -42,6 +42,21 @@ ONLY = {
     "cpu_offload_gb": (0, "nothing is offloaded in this engine"),
     "enable_lora": (False, "there are no adapters in this engine"),
 }
+
+
+_UNUSED = {
+    "lora_request": "there are no adapters in this engine",
+    "priority": "requests are served first come, first served",
+    "tokenization_kwargs": "the checkpoint's tokenizer is used as it is",
+    "mm_processor_kwargs": "prompts are text or token ids in this engine",
+}
+
+
+def refuse_unused(**arguments: Any) -> None:
+    """Raise ``ParameterError`` for a request argument of vLLM that has no meaning here and is not None."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise ParameterError(f"{name} must be None: {_UNUSED[name]}.", parameter=name, value=value)
 
 
 def check_engine_arguments(arguments: Mapping[str, Any], plan: PlanHead) -> None:
@@ -68,8 +83,9 @@ def check_engine_arguments(arguments: Mapping[str, Any], plan: PlanHead) -> None
 def _compare(name: str, asked: Any, fixed: Any, plan: PlanHead, key: str) -> None:
     if asked is None or asked == fixed:
         return
-    source = spec_line(plan.values, key)
-    place = f"edit {source}" if source.startswith(plan.spec_file) else f"set {key} in {plan.spec_file}"
+    source = plan.values[key]["source"]
+    setting = _SETTING_OF.get(key, key)
+    place = f"edit {source}" if source.startswith(plan.spec_file) else f"set {setting} in {plan.spec_file}"
     raise ParameterError(
         f"plan '{plan.name}' fixes {name}={fixed!r}; you asked {asked!r}; "
         f"{place} and run deepinfer-gen {plan.spec_file}.",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from deepinfer_gen.runtime.conversation import Message, parse_conversations
-from deepinfer_gen.runtime.detokenizer import IncrementalDetokenizer
-from deepinfer_gen.runtime.engine_args import check_engine_arguments
+from deepinfer_gen.runtime.engine_args import check_engine_arguments, refuse_unused
 from deepinfer_gen.runtime.folders import checkpoint_folder, engine_folder, read_plan
 from deepinfer_gen.runtime.generation_config import default_sampling_params
 from deepinfer_gen.runtime.interrupts import deferred_interrupt
@@ -18,12 +17,12 @@ from deepinfer_gen.runtime.mechanisms import refuse_unbuilt
 from deepinfer_gen.runtime.metrics import Metric
 from deepinfer_gen.runtime.not_offered import NotOffered
 from deepinfer_gen.runtime.outputs import RequestOutput
-from deepinfer_gen.runtime.profiler import StepProfiler
+from deepinfer_gen.runtime.profiler import StepProfiler, profile_folder
 from deepinfer_gen.runtime.progress import ProgressBar, UseTqdm
-from deepinfer_gen.runtime.prompts import ParsedPrompt, Prompt, pair_params, parse_prompts
+from deepinfer_gen.runtime.prompts import Prompt, pair_params, parse_prompts
 from deepinfer_gen.runtime.random_numbers import request_seeds
 from deepinfer_gen.runtime.request import Request
-from deepinfer_gen.runtime.request_text import RequestText
+from deepinfer_gen.runtime.request_factory import make_request
 from deepinfer_gen.runtime.sampling_params import ParameterError, RequestOutputKind, SamplingParams
 from deepinfer_gen.runtime.tokenizer import Tokenizer
 
@@ -92,6 +91,7 @@ class LLM(NotOffered):
             },
             plan,
         )
+        traces = profile_folder(profiler_config)
         checkpoint = checkpoint_folder(model, plan.values["model.preset"]["value"])
         self._tokenizer = None if skip_tokenizer_init else Tokenizer(Path(tokenizer) if tokenizer else checkpoint)
         self._chat_template = (
@@ -109,7 +109,7 @@ class LLM(NotOffered):
         self._device = built.device
         self._model = built.model
         self._vocab_size = built.vocab_size
-        self._profiler = StepProfiler(built.device, profiler_config)
+        self._profiler = StepProfiler(built.device, traces)
         self._next_id = 1
         self._finished: dict[int, RequestOutput] = {}
         self._closed = False
@@ -137,13 +137,21 @@ class LLM(NotOffered):
         use_tqdm: UseTqdm = True,
         lora_request: None = None,
         priority: None = None,
+        tokenization_kwargs: None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; the outputs come in the order of the prompts.
 
         Raises ``ParameterError`` for a prompt or parameter that cannot be used; then nothing was generated. Ctrl-C
         ends the step under way, aborts all requests and raises ``KeyboardInterrupt``.
         """
-        ids = self._add(prompts, sampling_params, lora_request, priority)
+        refuse_unused(
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
+        ids = self._add(prompts, sampling_params)
         self._run(ids, use_tqdm)
         return [self._finished.pop(i) for i in ids]
 
@@ -152,14 +160,27 @@ class LLM(NotOffered):
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params | None = None,
         use_tqdm: UseTqdm = True,
-        *,
+        lora_request: None = None,
+        priority: None = None,
         chat_template: str | None = None,
+        chat_template_content_format: Literal["auto", "string"] = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        tokenization_kwargs: None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
-        """Generate the next message of each conversation, with the checkpoint's chat template."""
+        """Generate the next message of each conversation, with the checkpoint's chat template.
+
+        Templates get the text of a message, never a list of parts.
+        """
+        if chat_template_content_format not in ("auto", "string"):
+            raise ParameterError(
+                "chat templates get text in this engine.",
+                parameter="chat_template_content_format",
+                value=chat_template_content_format,
+            )
         tokenizer = self.get_tokenizer()
         prompts: list[Prompt] = []
         for conversation in parse_conversations(messages):
@@ -172,7 +193,15 @@ class LLM(NotOffered):
                 **(chat_template_kwargs or {}),
             )
             prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
 
     def enqueue(
         self,
@@ -181,9 +210,17 @@ class LLM(NotOffered):
         lora_request: None = None,
         priority: None = None,
         use_tqdm: UseTqdm = True,
+        tokenization_kwargs: None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Queue prompts without running them; returns their request ids. ``use_tqdm`` has nothing to show here."""
-        return [str(i) for i in self._add(prompts, sampling_params, lora_request, priority)]
+        refuse_unused(
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
+        return [str(i) for i in self._add(prompts, sampling_params)]
 
     def wait_for_completion(
         self, output_type: type[RequestOutput] | None = None, *, use_tqdm: UseTqdm = True
@@ -198,7 +235,7 @@ class LLM(NotOffered):
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params | None = None
     ) -> Iterator[RequestOutput]:
         """Generate and yield each request's new text and tokens as they come."""
-        ids = self._add(prompts, sampling_params, None, None, kind=RequestOutputKind.DELTA)
+        ids = self._add(prompts, sampling_params, kind=RequestOutputKind.DELTA)
         waiting = set(ids)
         try:
             for outputs in self._steps(waiting):
@@ -267,23 +304,20 @@ class LLM(NotOffered):
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params | None,
-        lora_request: Any,
-        priority: Any,
         kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY,
     ) -> list[int]:
         if self._closed:
             raise RuntimeError("this LLM was shut down")
-        if lora_request is not None:
-            raise ParameterError("there are no adapters in this engine.", parameter="lora_request", value=lora_request)
-        if priority is not None:
-            raise ParameterError("requests are served first come, first served.", parameter="priority", value=priority)
         parsed = parse_prompts(prompts, self._tokenizer, self._vocab_size)
         paired = pair_params(self._default_params if sampling_params is None else sampling_params, len(parsed))
         params = [one.clone(output_kind=kind) for one in paired]
         seeds = request_seeds(
             self._seed, [p.seed for p in params], self._next_id, batch_invariant=self._batch_invariant
         )
-        requests = [self._request(i, *each) for i, each in enumerate(zip(parsed, params, seeds, strict=True))]
+        requests = [
+            make_request(self._next_id + index, *each, self._tokenizer, self._vocab_size)
+            for index, each in enumerate(zip(parsed, params, seeds, strict=True))
+        ]
         added: list[int] = []
         try:
             for index, request in enumerate(requests):
@@ -294,36 +328,6 @@ class LLM(NotOffered):
             raise
         self._next_id += len(requests)
         return added
-
-    def _request(self, index: int, prompt: ParsedPrompt, params: SamplingParams, seed: int) -> Request:
-        stop_ids = params.stop_token_ids or []
-        outside = [i for i in stop_ids if i >= self._vocab_size]
-        if outside:
-            raise ParameterError(
-                f"stop_token_ids lie outside the vocabulary of {self._vocab_size}.",
-                parameter="stop_token_ids",
-                value=outside,
-            )
-        return Request(
-            id=self._next_id + index,
-            prompt=prompt.text,
-            prompt_token_ids=prompt.token_ids,
-            params=params,
-            seed=seed,
-            text=self._text_of(prompt, params),
-        )
-
-    def _text_of(self, prompt: ParsedPrompt, params: SamplingParams) -> RequestText | None:
-        tokenizer = self._tokenizer
-        if tokenizer is None and params.stop:
-            raise ParameterError("stop strings need a tokenizer.", parameter="stop", value=params.stop)
-        if tokenizer is None or not params.detokenize:
-            return None
-        skip = params.skip_special_tokens
-        detokenizer = IncrementalDetokenizer(
-            lambda ids: tokenizer.decode(ids, skip_special_tokens=skip), prompt.token_ids
-        )
-        return RequestText(detokenizer, params.stop_strings, include_stop=params.include_stop_str_in_output)
 
     def _queue(self, index: int, request: Request) -> None:
         room = self._max_model_len - request.prompt_length

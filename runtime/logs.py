@@ -8,10 +8,14 @@ import os
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 LEVEL_VARIABLE = "DEEPINFER_LOG_LEVEL"
+_VARIABLES = {LEVEL_VARIABLE, "DEEPINFER_CACHE_DIR"}
 
 
 def configure_logging() -> None:
-    """Show the package's messages at ``DEEPINFER_LOG_LEVEL`` (default INFO). Called more than once it does nothing."""
+    """Show the package's messages at ``DEEPINFER_LOG_LEVEL`` (default INFO). Called more than once it does nothing.
+
+    A ``DEEPINFER_`` variable that nothing reads gets a warning: everything else is set in the spec.
+    """
     root = logging.getLogger("deepinfer_gen")
     if root.handlers or logging.getLogger().handlers:
         return
@@ -29,3 +33,6 @@ def configure_logging() -> None:
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False
+    for name in sorted(os.environ):
+        if name.startswith("DEEPINFER_") and name not in _VARIABLES:
+            root.warning("the environment variable %s is not known; known are %s", name, ", ".join(sorted(_VARIABLES)))

@@ -17,22 +17,25 @@ logger = logging.getLogger(__name__)
 _KNOWN = {"profiler", "torch_profiler_dir"}
 
 
+def profile_folder(config: Mapping[str, Any] | None) -> Path:
+    """Where traces go, from vLLM's ``profiler_config``; raises ``ParameterError`` for a profiler that is not there."""
+    settings = dict(config or {})
+    if set(settings) - _KNOWN or settings.get("profiler", "torch") != "torch":
+        raise ParameterError(
+            "profiler_config takes profiler='torch' and torch_profiler_dir.", parameter="profiler_config", value=config
+        )
+    return Path(settings.get("torch_profiler_dir", "."))
+
+
 class StepProfiler:
-    """Records what the device's stream does between ``start`` and ``stop``, or for a given number of steps.
+    """Records what the device's stream does between ``start`` and ``stop``, or for a number of steps, into ``folder``.
 
     The torch profiler sees the thread that starts it, so it is started and stopped on the stream itself.
     """
 
-    def __init__(self, device: Device, config: Mapping[str, Any] | None) -> None:
-        settings = dict(config or {})
-        if set(settings) - _KNOWN or settings.get("profiler", "torch") != "torch":
-            raise ParameterError(
-                "profiler_config takes profiler='torch' and torch_profiler_dir.",
-                parameter="profiler_config",
-                value=config,
-            )
+    def __init__(self, device: Device, folder: Path) -> None:
         self._device = device
-        self._folder = Path(settings.get("torch_profiler_dir", "."))
+        self._folder = folder
         self._profile: torch.profiler.profile | None = None
         self._name = ""
         self._delay = 0

@@ -53,7 +53,8 @@ def uniforms(
     counter[0], counter[1], counter[2], counter[3] = rounds, offset, purpose, branch
     words = philox_4x32_10(counter, np.stack([seed & _LOW, seed >> _WORD]))
     high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)
-    return (high * np.uint64(1 << 26) + low) * 2.0**-53
+    numbers: NDArray[np.float64] = (high * np.uint64(1 << 26) + low) * 2.0**-53
+    return numbers
 
 
 def mix_seed(seed: int, index: int) -> int:

@@ -146,7 +146,8 @@ def _load_config(path: Path) -> dict[str, Any]:
 
 def _token_text(entry: Any) -> str | None:
     """A special token is written as its text or as an object with ``content``."""
-    return entry.get("content") if isinstance(entry, dict) else entry
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
 
 
 def _chat_template(entry: Any, path: Path) -> str | None:
@@ -155,4 +156,4 @@ def _chat_template(entry: Any, path: Path) -> str | None:
         entry = next((t.get("template") for t in entry if t.get("name") == "default"), None)
     if entry is None and path.is_file():
         entry = path.read_text(encoding="utf-8")
-    return entry
+    return entry if isinstance(entry, str) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,7 +61,7 @@ class Worker:
         ):
             if len(array):
                 index = torch.from_numpy(array.astype(np.int64))
-                self._device.submit(label, lambda op=operation, i=index: op(i))
+                self._device.submit(label, partial(operation, index))
 
     def execute_model_step(
         self, step: StepView, requests: Sequence[Request], pre_sampler_sync: Callable[[StepView], None]

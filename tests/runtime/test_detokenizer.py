@@ -1,4 +1,4 @@
-"""Incremental text equals the text of all ids at once, for tokenizers of every kind, and never holds half a character."""
+"""Incremental text equals the text of all ids at once, for tokenizers of every kind; characters come whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def word_level() -> Decode:
 
 def metaspace() -> Decode:
     """A decoder that strips the space in front of the first word."""
-    tokenizer = Tokenizer(models.WordLevel({f"\u2581w{i}" if i % 2 else f"x{i}": i for i in range(256)}, unk_token="x0"))
+    tokenizer = Tokenizer(
+        models.WordLevel({f"\u2581w{i}" if i % 2 else f"x{i}": i for i in range(256)}, unk_token="x0")
+    )
     tokenizer.decoder = decoders.Metaspace()
     return lambda ids: tokenizer.decode(list(ids))
 

@@ -7,7 +7,12 @@ import pytest
 from deepinfer_gen.runtime.graphs import GraphError, GraphTable
 
 TABLE = GraphTable.from_json(
-    {"max_total_q": 4, "max_q": 2, "graphs": [{"size": 1, "rows": 2}, {"size": 4, "rows": 5}], "lookup": [0, 0, 1, 1, 1]}
+    {
+        "max_total_q": 4,
+        "max_q": 2,
+        "graphs": [{"size": 1, "rows": 2}, {"size": 4, "rows": 5}],
+        "lookup": [0, 0, 1, 1, 1],
+    }
 )
 GOOD = {"total_q": 3, "tokens": 4, "rows": 5, "longest_row": 2}
 

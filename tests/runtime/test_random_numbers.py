@@ -32,7 +32,9 @@ def test_every_part_of_the_key_changes_the_number(change: str) -> None:
 
     def draw(k: dict[str, int]) -> float:
         purpose = Purpose(k["purpose"])
-        return float(uniforms([k["seed"]], [k["round"]], purpose=purpose, offset=[k["offset"]], branch=[k["branch"]])[0])
+        return float(
+            uniforms([k["seed"]], [k["round"]], purpose=purpose, offset=[k["offset"]], branch=[k["branch"]])[0]
+        )
 
     assert draw(key) != draw({**key, change: 2})
     assert draw(key) == draw(dict(key))

@@ -31,7 +31,9 @@ def request(number: int, params: SamplingParams, seed: int = 0) -> Request:
     return made
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], *, tile: int = 4, table: SamplingTable | None = None) -> Sampled:
+def sample(
+    logits: Tensor, params: Sequence[SamplingParams], *, tile: int = 4, table: SamplingTable | None = None
+) -> Sampled:
     requests = [request(i + 1, p, seed=100 + i) for i, p in enumerate(params)]
     return sample_requests(logits, requests, tile=tile, table=table)
 

@@ -66,7 +66,8 @@ UNSUPPORTED: list[tuple[str, Any]] = [
     ("trace_decode_token_ids", [1]),
 ]
 SUPPORTED = {
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens",
+    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens",
+    "min_tokens",
     "logprobs", "detokenize", "skip_special_tokens", "include_stop_str_in_output", "output_kind", "seq_seed",
 }  # fmt: skip
 

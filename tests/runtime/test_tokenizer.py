@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer as Library, models, pre_tokenizers, processors
+from tokenizers import AddedToken, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Library
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.tokenizer import Tokenizer

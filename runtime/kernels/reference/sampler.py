@@ -45,10 +45,9 @@ def sample_rows(
     if filtered.numel():
         probabilities[filtered] = _keep_top(probabilities[filtered], top_k[filtered], top_p[filtered].double())
     cumulative = probabilities.cumsum(dim=-1)
-    total = cumulative[:, -1:].contiguous()
-    drawn = torch.searchsorted(cumulative, uniforms[:, None] * total, right=True)
-    last_possible = torch.searchsorted(cumulative, total)
-    return torch.minimum(drawn, last_possible).squeeze(-1)
+    # A float64 below 1 times the total rounds to less than the total, so a token is always found.
+    target = uniforms[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(-1)
 
 
 def _keep_top(probabilities: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
