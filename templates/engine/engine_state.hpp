@@ -44,6 +44,10 @@ struct EngineState {
       "capacity is reserved for two steps of nextn + 1 tokens beyond the committed ones"
   );
   static_assert(Cfg::kMaxQ == Cfg::kNextn + 1);
+  static_assert(
+      Cfg::kEngineType != EngineType::Completion || Cfg::kStopPreemptedRequest,
+      "a COMPLETION engine has no prefill that could recompute a preempted request"
+  );
 
   RequestTable requests;
   SequenceTable<Cfg> sequences;
@@ -53,14 +57,16 @@ struct EngineState {
   StepBuffers<Cfg> step;
   Outcomes outcomes;
   Statistics statistics;
-  std::vector<std::uint64_t> ignored;       // died waiting since the last step was published
-  std::vector<std::uint64_t> ignored_view;  // those of the current step
-  std::vector<std::uint64_t> preempted_view;
+  std::vector<std::uint64_t> ignored;         // died waiting since the last step was published
+  std::vector<std::uint64_t> ignored_view;    // those of the current step
+  std::vector<std::uint64_t> preempted_view;  // those of the current step
   std::string error;
   bool failed = false;  // this rank reported an error
   bool pending = false;
   std::uint64_t next_step_id = 1;
   std::uint64_t last_decode_step = 0;
+
+  EngineState() { preempted_view.reserve(static_cast<std::size_t>(Cfg::kMaxNumSeqs)); }
 
   static constexpr std::int32_t blocks_for(std::int32_t tokens) {
     return (tokens + Cfg::kBlockSize - 1) / Cfg::kBlockSize;
@@ -125,12 +131,10 @@ struct EngineState {
     reserve_for_live();
   }
 
-  // Every live request may still end as ignored or preempted; recording that must not allocate.
+  // Every live request may still end, also before its admission; recording that must not allocate.
   void reserve_for_live() {
-    const auto live = static_cast<std::size_t>(requests.live_count());
     outcomes.reserve_for(requests.live_count());
-    ignored.reserve(ignored.size() + live);
-    preempted_view.reserve(static_cast<std::size_t>(Cfg::kMaxNumSeqs));
+    reserve_doubling(ignored, ignored.size() + static_cast<std::size_t>(requests.live_count()));
   }
 };
 

@@ -1,13 +1,21 @@
 // Requests that ended, kept until the caller asks for them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_api.hpp"
 
 namespace deepinfer {
+
+// Capacity for `count` items. Grows by doubling: the number of live requests creeps up one by one.
+template <class T>
+void reserve_doubling(std::vector<T>& items, std::size_t count) {
+  if (items.capacity() < count) items.reserve(std::max(count, 2 * items.capacity()));
+}
 
 class Outcomes {
  public:
@@ -36,9 +44,9 @@ class Outcomes {
     std::vector<std::int32_t> stop_tokens;
 
     void reserve(std::size_t count) {
-      ids.reserve(count);
-      reasons.reserve(count);
-      stop_tokens.reserve(count);
+      reserve_doubling(ids, count);
+      reserve_doubling(reasons, count);
+      reserve_doubling(stop_tokens, count);
     }
     void clear() {
       ids.clear();

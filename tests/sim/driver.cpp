@@ -133,7 +133,13 @@ struct Rank {
       for (std::int32_t p = start; p < start + q_len; ++p) tag(step, r, p) = {id, p};
       for (std::int32_t p = 0; p < start; ++p)
         require(tag(step, r, p) == std::pair(id, p), "I11: own tokens only");
-      if (step.samples[r] == 0) continue;
+      if (step.samples[r] == 0) {
+        require(r + 1 == step.num_rows, "I19: nobody joins after a cut");
+        require(
+            q_len % (2 * Cfg::kCpSize) == 0 || Cfg::kCpSize == 1, "I19: a cut chunk is even over the ranks"
+        );
+        continue;
+      }
       const std::int32_t first = step.kind == StepKind::Decode ? start + 1 : start + q_len;
       const std::int32_t count =
           step.kind == StepKind::Decode

@@ -7,17 +7,15 @@ has 4 sequences, 24 blocks of 8 tokens, 64 prompt tokens a step, intervals 7 (AL
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from scheduler_world import ABORT, DECODE, DONE, LENGTH, PREEMPTED, PREFILL, STOP, VOTE, World
 
-VOTE, PREFILL, DECODE, IDLE, DONE, FAIL = range(6)
-STOP, LENGTH, ABORT, PREEMPTED = range(1, 5)
-MakeWorld = Callable[..., Any]
+MakeWorld = Callable[..., World]
 
 
-def decode_steps_until_prefill(world: Any) -> int:
+def decode_steps_until_prefill(world: World) -> int:
     """Decode steps before the next prefill step, which is run too."""
     for count in range(100):
         if world.step() == PREFILL:
@@ -25,12 +23,12 @@ def decode_steps_until_prefill(world: Any) -> int:
     raise AssertionError("no prefill")
 
 
-def step_until(world: Any, wanted: int) -> None:
+def step_until(world: World, wanted: int) -> None:
     while world.step() != wanted:
         pass
 
 
-def busy_group(make_world: MakeWorld, ranks: int) -> Any:
+def busy_group(make_world: MakeWorld, ranks: int) -> World:
     """Rank 0 decodes for long; the decode counter of the group is 1."""
     world = make_world("example", ranks=ranks)
     world.ranks[0].add(1, 4, 80, 0, [])

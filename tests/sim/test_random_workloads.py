@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-ABORT = 3
+from scheduler_world import World
 
 REQUESTS = st.fixed_dictionaries(
     {
@@ -30,7 +29,7 @@ EVENTS = st.lists(
 )
 
 
-def play(world: Any, events: list[tuple[str, int, Any]]) -> None:
+def play(world: World, events: list[tuple[str, int, Any]]) -> None:
     next_id = 1
     for kind, number, detail in events:
         rank = world.ranks[number % len(world.ranks)]
@@ -51,7 +50,7 @@ def play(world: Any, events: list[tuple[str, int, Any]]) -> None:
 @pytest.mark.parametrize("engine", ["example", "speculative"])
 @pytest.mark.parametrize("deferred", [False, True])
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_random_workload(make_world: Callable[..., Any], engine: str, deferred: bool, ranks: int) -> None:
+def test_random_workload(make_world: Callable[..., World], engine: str, deferred: bool, ranks: int) -> None:
     @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(events=EVENTS, seed=st.integers(0, 1000))
     def run(events: list[tuple[str, int, Any]], seed: int) -> None:
