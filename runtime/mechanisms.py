@@ -39,9 +39,8 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("speculative.verify", lambda v: v == "varlen", "variable-length verification is not built yet"),
     Unbuilt("yoco.mode", lambda v: v != "off", "YOCO prefill truncation is not built yet"),
     Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet"),
-    Unbuilt(
-        "numerics.policy", lambda v: v not in ("float32_unquantized", "f32nq"), "this numeric policy is not built yet"
-    ),
+    Unbuilt("determinism.batch_invariant", lambda v: v is True, "batch-invariant operators are not built yet"),
+    Unbuilt("numerics.policy", lambda v: v != "float32_unquantized", "this numeric policy is not built yet"),
 )
 
 

@@ -59,13 +59,29 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class YocoPlan:
+    """Prefill truncation: from layer ``first_consumer_layer`` on, only the last ``keep_tokens`` rows of a prompt run.
+
+    ``mode`` is ``compact`` (other rows are dropped) or ``mask`` (kept, but invisible to the window).
+    """
+
+    mode: str
+    first_consumer_layer: int
+    keep_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """Every model constant that the runtime needs, by the released names, and the layers in order."""
+    """Every model constant that the runtime needs, by the released names, and the layers in order.
+
+    ``yoco`` is None where every layer sees every prompt row.
+    """
 
     preset: str
     policy: str
     constants: Mapping[str, int | float | str]
     rope: Mapping[str, RopePlan]
+    yoco: YocoPlan | None
     layers: tuple[LayerPlan, ...]
 
 

@@ -65,7 +65,9 @@ class Parallel(Section):
         1, "prefill context parallelism (mirror split)", unit="ranks", types=PREFILLS, ge=1, le=_MAX_RANKS
     )
     dispatch: Literal["ragged", "padded"] = setting(
-        "ragged", "ragged: row counts travel with the data; padded: equal splits, the group agrees on a graph size"
+        "ragged",
+        "ragged: row counts travel with the data; padded: equal splits, the group agrees on a graph size",
+        status="planned",
     )
     engram_placement: Literal["sharded", "host", "replicated"] | None = setting(
         None,

@@ -10,7 +10,7 @@ from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import StateRegion, layer_indices, state_regions
 from deepinfer_gen.codegen.views.python_text import expression
 from deepinfer_gen.formula import Value
-from deepinfer_gen.runtime.plan_types import EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan
+from deepinfer_gen.runtime.plan_types import EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan, YocoPlan
 
 _CONFIG_NAMES = (
     "vocab_size", "hidden_size", "num_attention_heads", "head_dim", "qk_rope_head_dim", "q_lora_rank", "o_lora_rank",
@@ -42,6 +42,7 @@ def model_plan(plan: Plan) -> ModelPlan:
             "dspark_num_target_layers": len(plan.integers("model.config.dspark_target_layer_ids")),
         },
         rope={table: _rope(plan, table) for table in _ROPE_TABLES},
+        yoco=_yoco(plan),
         layers=tuple(_layer(plan, layer, regions) for layer in layer_indices(plan)),
     )
 
@@ -84,6 +85,17 @@ def _constant(value: Value) -> int | float | str:
 
 def _rope(plan: Plan, table: str) -> RopePlan:
     return RopePlan(*(plan.integer(f"rope.{table}.{name}") for name in ("theta", "factor", "low", "high")))
+
+
+def _yoco(plan: Plan) -> YocoPlan | None:
+    """None when truncation is off, and for an engine that never prefills."""
+    if "yoco.mode" not in plan or plan["yoco.mode"] == "off":
+        return None
+    return YocoPlan(
+        mode=str(plan["yoco.mode"]),
+        first_consumer_layer=plan.integer("yoco.first_consumer_layer"),
+        keep_tokens=plan.integer("yoco.keep_tokens"),
+    )
 
 
 def _layer(plan: Plan, layer: int, regions: dict[str, StateRegion]) -> LayerPlan:

@@ -4,7 +4,7 @@
 # Regenerate: deepinfer-gen tiny-cpu.yaml
 """The model, unrolled: every layer with its sources, tables and offsets."""
 
-from deepinfer_gen.runtime.plan_types import EngramPlan, LayerPlan, ModelPlan, Region, RopePlan
+from deepinfer_gen.runtime.plan_types import EngramPlan, LayerPlan, ModelPlan, Region, RopePlan, YocoPlan
 
 MODEL: ModelPlan = ModelPlan(
     preset="tiny-v41",
@@ -55,6 +55,7 @@ MODEL: ModelPlan = ModelPlan(
         "base": RopePlan(theta=10000, factor=1, low=0, high=0),
         "compressed": RopePlan(theta=160000, factor=16, low=0, high=2),
     },
+    yoco=None,
     layers=(
         LayerPlan(
             index=0,

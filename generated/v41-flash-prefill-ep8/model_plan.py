@@ -4,7 +4,7 @@
 # Regenerate: deepinfer-gen v41-flash-prefill-ep8.yaml
 """The model, unrolled: every layer with its sources, tables and offsets."""
 
-from deepinfer_gen.runtime.plan_types import EngramPlan, LayerPlan, ModelPlan, Region, RopePlan
+from deepinfer_gen.runtime.plan_types import EngramPlan, LayerPlan, ModelPlan, Region, RopePlan, YocoPlan
 
 MODEL: ModelPlan = ModelPlan(
     preset="deepseek-v4.1-flash",
@@ -55,6 +55,7 @@ MODEL: ModelPlan = ModelPlan(
         "base": RopePlan(theta=10000, factor=1, low=0, high=0),
         "compressed": RopePlan(theta=160000, factor=16, low=15, high=25),
     },
+    yoco=YocoPlan(mode="compact", first_consumer_layer=20, keep_tokens=140),
     layers=(
         LayerPlan(
             index=0,

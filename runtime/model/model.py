@@ -93,14 +93,15 @@ def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Pat
     Raises ``InputError`` for a policy that is not built, a kernel table that does not fit, and every fault of the
     checkpoint; nothing is half loaded.
     """
-    if plan.policy != _BUILT_POLICY or plan.constants.get("num_nextn_layers"):
+    if plan.policy != _BUILT_POLICY or plan.constants.get("num_nextn_layers") or plan.yoco:
+        drafts = plan.constants.get("num_nextn_layers")
         raise InputError(
             Diagnostic(
                 "DI346",
-                f"the runtime runs numerics.policy: {_BUILT_POLICY} without draft layers; this engine has policy"
-                f" '{plan.policy}' and {plan.constants.get('num_nextn_layers')} draft layers",
+                f"the runtime runs numerics.policy: {_BUILT_POLICY} without draft layers or prefill truncation; this"
+                f" engine has policy '{plan.policy}', {drafts} draft layers and {plan.yoco}",
                 file="model_plan.py",
-                help=f"generate the engine with numerics.policy: {_BUILT_POLICY} and speculative.nextn: 0",
+                help=f"generate it with numerics.policy: {_BUILT_POLICY}, speculative.nextn: 0 and yoco.mode: off",
             )
         )
     constants, operators = Constants.of(plan), ReferenceOperators(kernels)

@@ -204,7 +204,7 @@ ROWS: tuple[Row, ...] = (
         run_refuses="parallel.cp",
         behaviour="prefill chunks are cut to multiples of 4",
     ),
-    row("parallel.dispatch", "padded", run_refuses="parallel.ep", behaviour="the group agrees on one graph size"),
+    planned("parallel.dispatch", "padded"),
     row(
         "parallel.engram_placement",
         "host",

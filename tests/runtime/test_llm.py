@@ -6,15 +6,11 @@ import logging
 import os
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from scripted_model import continuation, words
 
-from deepinfer_gen.runtime.device import FakeDevice
-from deepinfer_gen.runtime.graphs import GraphError
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.metrics import Counter, Gauge, Histogram
 from deepinfer_gen.runtime.outputs import RequestOutput
@@ -298,34 +294,6 @@ def test_ctrl_c_ends_between_steps_and_leaves_the_engine_usable(scripted: LLM, m
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not scripted.llm_engine.has_unfinished_requests()
     assert ids(generate(scripted, [5])) == continuation([5], 8)
-
-
-# Devices
-
-
-def test_the_worker_queues_a_whole_step_before_it_waits(scripted: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = FakeDevice({"forward": 0.010, "sample": 0.002})
-    engine = scripted.llm_engine
-    monkeypatch.setattr(engine._worker, "_device", device)
-    launched: list[float] = []
-    monkeypatch.setattr(engine, "pre_sampler_sync", lambda step: launched.append(device.now()))
-    assert ids(generate(scripted, [5])) == continuation([5], 8)
-    assert launched == pytest.approx([0.012 * step for step in range(8)])
-    assert [label for label, _, _ in device.timeline if label != "zero_states"] == ["forward", "sample"] * 8
-
-
-def test_the_scheduler_orders_cleared_states_before_their_use(scripted: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = FakeDevice({})
-    monkeypatch.setattr(scripted.llm_engine._worker, "_device", device)
-    generate(scripted, [5], max_tokens=1)
-    assert [label for label, _, _ in device.timeline] == ["zero_states", "forward", "sample"]
-
-
-def test_a_graph_that_is_missing_stops_the_step(scripted: LLM, tiny_engine: Path) -> None:
-    worker = scripted.llm_engine._worker
-    step = SimpleNamespace(graph=3, total_q=3, input_ids=np.zeros(3), q_len=np.ones(3, np.int32))
-    with pytest.raises(GraphError, match="belongs into graph 4, not 3"):
-        worker.execute_model_step(step, [], lambda _: None)  # type: ignore[arg-type]
 
 
 # Inspection

@@ -58,6 +58,7 @@ def test_planned_fields() -> None:
         "sampling.force_topk",
         "structured_output",
         "kernels.pdl",
+        "parallel.dispatch",
     }
 
 

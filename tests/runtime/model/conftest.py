@@ -155,7 +155,7 @@ def tiny_engine(
         for i in range(NUM_LAYERS)
     )
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, layers), layout)
+    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers), layout)
 
 
 def _entry(region: Region) -> dict[str, Any]:
