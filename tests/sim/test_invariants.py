@@ -239,10 +239,11 @@ def test_i19_context_parallel_chunks_are_even_except_the_last(make_world: MakeWo
     world = make_world("speculative")  # cp 2, 22 tokens a step
     rank = world.ranks[0]
     rank.add(1, 47, 1, 0, [])
+    rank.add(2, 2, 1, 0, [])
     chunks = []
     while world.step() == PREFILL:
-        chunks += rank.scheduler.step().q_len.tolist()
-    assert chunks == [20, 20, 7]
+        chunks.append(rank.scheduler.step().q_len.tolist())
+    assert chunks == [[20], [20], [7, 2]], "two tokens are left beside each cut chunk, and nobody joins"
 
 
 def test_i19_the_sum_of_k_lengths_is_a_limit(make_world: MakeWorld) -> None:
