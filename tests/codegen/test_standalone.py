@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from built import TEST_CACHE, shared_cache
 from shipped import shipped_plan
 
@@ -26,6 +27,7 @@ print(json.dumps([deepinfer_engine.files_digest, deepinfer_engine.constants(), d
 """
 
 
+@pytest.mark.long
 def test_build_sh_makes_the_extension(tmp_path: Path) -> None:
     """The output is kept by content between runs, since compiling the bindings takes most of a test run."""
     plan = shipped_plan(TINY)
@@ -44,6 +46,7 @@ def test_build_sh_makes_the_extension(tmp_path: Path) -> None:
     read_folder(folder)  # building left the folder as it was
 
 
+@pytest.mark.long
 def test_a_standalone_folder_is_built_from_its_own_sources(tmp_path: Path) -> None:
     folder = write_folder(render(shipped_plan(TINY), standalone=True), tmp_path / TINY).path
     assert sources_of(read_folder(folder)) == installed_sources()

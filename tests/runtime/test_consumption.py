@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from built import TEST_CACHE, build_shipped, shared_cache
+from built import build_shipped, shared_cache
 from resign import Edit, replace_once, resign
 from torch import Tensor
 
@@ -54,7 +54,6 @@ def run(folder: Path) -> Run:
 
 
 def _run(folder: Path, patch: pytest.MonkeyPatch) -> Run:
-    patch.setenv("DEEPINFER_CACHE_DIR", str(TEST_CACHE))
     caches: list[KVCache] = []
     sizes: set[int] = set()
     attend = sparse_attention.sparse_attention

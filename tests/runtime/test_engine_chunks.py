@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from built import TEST_CACHE, shared_cache
+from built import shared_cache
 from shipped import SPEC_FOLDER
 
 from deepinfer_gen import LLM, SamplingParams
@@ -63,10 +63,7 @@ def watch_tables(llm: LLM) -> list[bool]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", [1, 6, 7, 50, 64])
-def test_chunks_and_scattered_blocks(
-    chunk: int, reference: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DEEPINFER_CACHE_DIR", str(TEST_CACHE))
+def test_chunks_and_scattered_blocks(chunk: int, reference: Mapping[str, Any], tmp_path: Path) -> None:
     prompts = [{"prompt_token_ids": reference[f"p{n}_ids"].tolist()} for n in LENGTHS]
     with LLM(engine=compiled(chunk, tmp_path)) as llm:
         # Sequences that grow side by side take and leave their blocks in turn, which shuffles the free list.

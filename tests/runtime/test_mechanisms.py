@@ -19,6 +19,7 @@ BUILT = {
     "speculative.verify": "fixed",
     "yoco.mode": "off",
     "schedule.zos": "off",
+    "determinism.batch_invariant": False,
     "numerics.policy": "float32_unquantized",
 }
 NEEDS = [
@@ -33,6 +34,7 @@ NEEDS = [
     ("yoco.mode", "compact"),
     ("yoco.mode", "mask"),
     ("schedule.zos", "on"),
+    ("determinism.batch_invariant", True),
     ("numerics.policy", "released"),
     ("numerics.policy", "bf16"),
     ("numerics.policy", "float32"),
