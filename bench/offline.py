@@ -1,7 +1,9 @@
 """Time generation with tiny-cpu: ``python bench/offline.py [--runs N]``.
 
 The engine and a plain loop over the same modules (no scheduler, no padding, no sampler: the loop fills the batches by
-hand and takes the argmax) generate the same tokens in turn; the difference per step is what the engine adds.
+hand and takes the argmax) generate the same tokens in turn. What the engine adds is the time that a decode step spends
+outside the model, beside the same figure of the loop; the model's own time is taken out of both, since its noise is
+larger than either.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -43,80 +46,100 @@ def main() -> None:
 
 
 def compare(llm: LLM, block_size: int, batch: int, prompt_len: int, output_len: int, runs: int) -> None:
-    """Three rows: prefill and decode of the engine beside the loop, and the engine's own time per decode step."""
+    """Three rows: prefill, decode, and the time outside the model per decode step; engine beside loop."""
     prompts = [[3 + (7 * i + 5 * j) % 500 for j in range(prompt_len)] for i in range(batch)]
-    plain = PlainLoop(llm, block_size, prompt_len + output_len)
-    engine_prefill, engine_decode, plain_prefill, plain_decode = [], [], [], []
+    model = TimedModel(llm)
+    plain = PlainLoop(llm, model, block_size, prompt_len + output_len)
+    engine_times, plain_times = [], []
     for _ in range(runs + 1):
-        tokens, prefill, decode = engine_run(llm, prompts, output_len)
-        engine_prefill.append(prefill)
-        engine_decode.append(decode)
-        expected, prefill, decode = plain.run(prompts, output_len)
-        plain_prefill.append(prefill)
-        plain_decode.append(decode)
+        tokens, measured = engine_run(llm, model, prompts, output_len)
+        engine_times.append(measured)
+        expected, measured = plain.run(prompts, output_len)
+        plain_times.append(measured)
         if tokens != expected:
             sys.exit("the engine and the plain loop differ in their tokens")
-    del engine_prefill[0], engine_decode[0], plain_prefill[0], plain_decode[0]  # the first run warms up
-    name = f"{batch} × {prompt_len} + {output_len}"
-    steps = output_len - 1
-    print(
-        row(
-            f"prefill, {name}: {rate(engine_prefill, batch * prompt_len)}",
-            engine_prefill,
-            plain_prefill,
-            "plain loop",
-            "ms",
-        )
-    )
-    per_step, plain_step = [t / steps for t in engine_decode], [t / steps for t in plain_decode]
-    print(row(f"decode step, {name}: {rate(engine_decode, batch * steps)}", per_step, plain_step, "plain loop", "ms"))
-    overhead = [a - b for a, b in zip(per_step, plain_step, strict=True)]
-    print(row(f"engine overhead per step, {name}", overhead, plain_step, "plain loop", "ms"), flush=True)
+    model.restore()
+    name, steps = f"{batch} × {prompt_len} + {output_len}", output_len - 1
+    for label, field, divisor, unit in (
+        ("prefill", "prefill", 1, "ms"),
+        ("decode step", "decode", steps, "ms"),
+        ("outside the model per decode step", "outside", steps, "us"),
+    ):
+        # The first run warms up.
+        engine = [getattr(t, field) / divisor for t in engine_times[1:]]
+        loop = [getattr(t, field) / divisor for t in plain_times[1:]]
+        tokens_in_one = batch * (prompt_len if field == "prefill" else 1)
+        speed = "" if field == "outside" else f": {tokens_in_one / statistics.median(engine):,.0f} tokens/s"
+        print(row(f"{label}, {name}{speed}", engine, loop, "plain loop", unit), flush=True)
 
 
-def rate(times: list[float], tokens: int) -> str:
-    return f"{tokens / statistics.median(times):,.0f} tokens/s"
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of the prefill step, of all decode steps, and of the part of these that was not the model."""
+
+    prefill: float
+    decode: float
+    outside: float
 
 
-def engine_run(llm: LLM, prompts: list[list[int]], output_len: int) -> tuple[list[list[int]], float, float]:
-    """Tokens, seconds of the prefill step and of all decode steps."""
+class TimedModel:
+    """The engine's model with a clock around it."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.worker = llm.llm_engine._worker
+        self.model: Model = self.worker._model
+        self.worker._model = self
+        self.seconds = 0.0
+
+    def __call__(self, batch: ForwardBatch, cache: KVCache, output_tokens: torch.Tensor) -> torch.Tensor:
+        start = time.perf_counter()
+        logits = self.model(batch, cache, output_tokens)
+        self.seconds += time.perf_counter() - start
+        return logits
+
+    def restore(self) -> None:
+        self.worker._model = self.model
+
+
+def engine_run(llm: LLM, model: TimedModel, prompts: list[list[int]], output_len: int) -> tuple[list[list[int]], Times]:
     params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True, detokenize=False)
     llm.enqueue([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
     engine = llm.llm_engine
     start = time.perf_counter()
     engine.step()
-    prefilled = time.perf_counter()
+    prefilled, model.seconds = time.perf_counter(), 0.0
     outputs = []
     while engine.has_unfinished_requests():
         outputs += engine.step()
-    end = time.perf_counter()
+    decode = time.perf_counter() - prefilled
     outputs.sort(key=lambda output: int(output.request_id))
-    return [output.outputs[0].token_ids for output in outputs], prefilled - start, end - prefilled
+    tokens = [output.outputs[0].token_ids for output in outputs]
+    return tokens, Times(prefilled - start, decode, decode - model.seconds)
 
 
 class PlainLoop:
     """Greedy generation with the engine's modules and cache layout, batches filled by hand."""
 
-    def __init__(self, llm: LLM, block_size: int, longest: int) -> None:
-        worker = llm.llm_engine._worker
-        self.model: Model = worker._model
-        self.cache: KVCache = worker._cache
+    def __init__(self, llm: LLM, model: TimedModel, block_size: int, longest: int) -> None:
+        self.model = model
+        self.cache: KVCache = llm.llm_engine._worker._cache
         self.blocks = -(-longest // block_size)
 
-    def run(self, prompts: list[list[int]], output_len: int) -> tuple[list[list[int]], float, float]:
+    def run(self, prompts: list[list[int]], output_len: int) -> tuple[list[list[int]], Times]:
         count = len(prompts)
         self.slots = torch.arange(1, count + 1)
         self.tables = torch.arange(1, count * self.blocks + 1).view(count, self.blocks)
         self.cache.zero_states(self.slots)
         start = time.perf_counter()
         newest = self.step(prompts, [0] * count)
-        prefilled = time.perf_counter()
+        prefilled, self.model.seconds = time.perf_counter(), 0.0
         tokens = [newest]
         for step in range(output_len - 1):
             lengths = [len(p) + step for p in prompts]
             tokens.append(self.step([[t] for t in tokens[-1]], lengths, [p[-3:] for p in histories(prompts, tokens)]))
-        end = time.perf_counter()
-        return [list(column) for column in zip(*tokens, strict=True)], prefilled - start, end - prefilled
+        decode = time.perf_counter() - prefilled
+        transposed = [list(column) for column in zip(*tokens, strict=True)]
+        return transposed, Times(prefilled - start, decode, decode - self.model.seconds)
 
     def step(self, rows: list[list[int]], starts: list[int], history: list[list[int]] | None = None) -> list[int]:
         counts = np.array([len(r) for r in rows])
