@@ -16,7 +16,7 @@ from deepinfer_gen.diagnostics import InputError
 
 PYTHONS = ((3, 11), (3, 13))
 """Oldest and newest supported Python."""
-LEAST_GCC = 11
+LEAST_GCC = 12
 _PROBE = "#include <concepts>\n#include <span>\ntemplate <std::integral T> T f(std::span<T> s) { return s[0]; }\n"
 
 

@@ -33,7 +33,7 @@ def main() -> int:
             f"Python {wanted} is needed, this is {sys.version.split()[0]}", "make the environment with one of them"
         )
     if shutil.which("g++") is None and shutil.which("c++") is None:
-        return _fail("no C++ compiler found, engines are compiled on this machine", "apt-get install g++ (11 or newer)")
+        return _fail("no C++ compiler found, engines are compiled on this machine", "apt-get install g++ (12 or newer)")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "constraints.txt")
         constraints.write_text(f"torch=={installed_torch() or TORCH}\n")

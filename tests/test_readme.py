@@ -1,0 +1,66 @@
+"""What the README shows is what a user sees."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BAD_SPEC = """\
+engine:
+  name: bad
+model: deepseek-v4.1-flash
+hardware: sm100
+parallel:
+  dpp: 8
+limits:
+  max_num_seqs: 128
+  max_model_len: 1:30
+speculative:
+  nextn: 7
+"""
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Every command of the console blocks with the output shown below it."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    parts = [part.split("\n", 1) for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part]
+    return [(command, output) for command, output in parts]
+
+
+@pytest.mark.parametrize(("command", "output"), sessions(), ids=lambda text: text[:40])
+def test_console_blocks_show_the_real_output(command: str, output: str, tmp_path: Path) -> None:
+    program, *words = shlex.split(command)
+    assert program == "deepinfer-gen"
+    (tmp_path / "bad.yaml").write_text(BAD_SPEC)
+    (tmp_path / "specs").symlink_to(ROOT / "specs")
+    if words[0] == "run":
+        invoke(["specs/tiny-cpu.yaml"], tmp_path)
+    shown = invoke(words, tmp_path)
+    if words[0] == "specs/tiny-cpu.yaml":  # the last line names the engine in the cache of this machine
+        shown = re.sub(
+            r"(compiled the engine|the engine is in the cache already)\n.*\n", "compiled the engine\n", shown
+        )
+    assert shown == output
+
+
+def invoke(words: list[str], folder: Path) -> str:
+    """What a terminal shows, without the log lines."""
+    command = [sys.executable, "-m", "deepinfer_gen", *words]
+    result = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return re.sub(r"^INFO .*\n", "", result.stdout, flags=re.MULTILINE)
+
+
+def test_the_first_block_is_two_lines_that_install_and_test() -> None:
+    lines = re.search(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL).group(1).splitlines()  # type: ignore[union-attr]
+    assert len(lines) == 2
+    assert "deepinfer-gen specs/tiny-cpu.yaml && deepinfer-gen run generated/tiny-cpu --prompt" in lines[0]
+    assert "pytest" in lines[1]
