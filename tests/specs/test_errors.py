@@ -1,29 +1,38 @@
-"""Every bad spec under ``tests/errors`` gives exactly its expected text; every code has a case."""
+"""Every bad spec under ``tests/errors`` gives exactly its expected stderr and exit status 2; every code has a case."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from deepinfer_gen.diagnostics import InputError, render_diagnostics
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
+from deepinfer_gen.codegen.cli import main
 
 ERRORS = Path(__file__).parents[1] / "errors"
 CASES = sorted(p.stem for p in ERRORS.glob("*.yaml"))
 SOURCES = sorted((ERRORS.parents[1] / "specs").glob("*.py"))
 
 
-def diagnose(path: str) -> str:
-    with pytest.raises(InputError) as caught:
-        resolve(load_spec(path))
-    return render_diagnostics(caught.value.diagnostics, "text") + "\n"
+Diagnose = Callable[[str], str]
+
+
+@pytest.fixture
+def diagnose(capsys: pytest.CaptureFixture[str]) -> Diagnose:
+    """What ``plan`` writes to stderr about a spec that it refuses."""
+
+    def refused(path: str) -> str:
+        status = main(["plan", path])
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (2, "")
+        return captured.err
+
+    return refused
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_expected_text(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_text(case: str, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ERRORS)
     assert diagnose(f"{case}.yaml") == (ERRORS / f"{case}.txt").read_text(encoding="utf-8")
 
@@ -45,7 +54,7 @@ def test_every_code_has_a_case() -> None:
     assert all(1 <= int(code[2:]) <= 99 for code in raised)
 
 
-def test_files_are_shown_relative_to_where_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_shown_relative_to_where_the_user_is(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ERRORS.parent)
     assert diagnose("errors/unknown-key.yaml").startswith("errors/unknown-key.yaml:9:3: error[DI011]")
     assert diagnose("errors/model-output-groups.yaml").startswith(

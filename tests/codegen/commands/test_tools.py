@@ -114,7 +114,7 @@ def test_doctor_names_the_remedy(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("identity", "status", "found"),
     [
-        ("g++ (Debian 10.2.1-6) 10.2.1 20210110 (x86_64-linux-gnu)", "true", "is older than version 11"),
+        ("g++ (Debian 10.2.1-6) 10.2.1 20210110 (x86_64-linux-gnu)", "true", "is older than version 12"),
         ("g++ (GCC) 13.2.0 (x86_64-linux-gnu)", "false", "does not compile C++20"),
         ("g++ (GCC) 13.2.0 (x86_64-linux-gnu)", "true", ""),
     ],
