@@ -60,9 +60,10 @@ def refuse_unbuilt(name: str, values: PlanValues) -> None:
 
 
 def _fault(name: str, entry: Unbuilt, values: PlanValues) -> Diagnostic:
-    source = spec_line(values, entry.key)
-    file, line, column = source.rsplit(":", 2) if _IS_LINE(source) else ("", "0", "0")
-    origin = "" if file else f" ({source})"
+    sources = [spec_line(values, key) for key in (entry.key, entry.spec_key) if key in values]
+    written = next((s for s in sources if _IS_LINE(s)), "")
+    file, line, column = written.rsplit(":", 2) if written else ("", "0", "0")
+    origin = "" if sources[0] == written else f" ({sources[0]})"
     return Diagnostic(
         "DI300",
         f"engine '{name}' cannot run: {entry.key} is {values[entry.key]['value']!r}{origin}, and {entry.sentence}",

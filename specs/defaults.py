@@ -90,7 +90,7 @@ COMPUTED: dict[str, Callable[[str], ComputedDefault]] = {
 
 # What ``auto`` means where nothing else decides: only what is built.
 BUILT: dict[str, tuple[Any, str]] = {
-    "schedule.zos": ("off", "auto is off while the overlapped step is not built"),
+    "schedule.zos": ("off", "auto is off for PROMPT, and elsewhere while the overlapped step is not built"),
     "kernels.pdl": ("off", "auto is off while no kernel uses dependent launch"),
 }
 

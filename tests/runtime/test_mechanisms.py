@@ -90,14 +90,28 @@ def test_the_source_is_that_of_the_line_behind_a_default() -> None:
         "speculative.verify": traced("varlen", "default", ("speculative.nextn", "limits.max")),
         "limits.max": traced(1, "default"),
         "derived": traced(2, "", ("limits.max", "speculative.verify")),
-        "hardware.backend": traced("cuda", "hardware/sm90.yaml: backend"),
     }
     assert spec_line(values, "speculative.verify") == "a.yaml:9:3"
     assert spec_line(values, "derived") == "a.yaml:9:3"
     assert spec_line(values, "limits.max") == "default"
+
+
+def test_a_table_s_value_points_at_the_line_that_names_the_table() -> None:
+    values = {
+        "hardware.backend": traced("cuda", "sm90.yaml: backend"),
+        "hardware": traced("sm90", "a.yaml:4:11"),
+    }
     with pytest.raises(InputError) as caught:
-        refuse_unbuilt("a", {"hardware.backend": values["hardware.backend"]})
+        refuse_unbuilt("a", values)
+    (fault,) = caught.value.diagnostics
+    assert fault.place == "a.yaml:4:11"
+    assert "hardware.backend is 'cuda' (sm90.yaml: backend)" in fault.message
+    assert fault.help.endswith("change hardware")
+
+
+def test_a_default_has_no_line() -> None:
+    with pytest.raises(InputError) as caught:
+        refuse_unbuilt("a", {"yoco.mode": traced("compact", "default")})
     (fault,) = caught.value.diagnostics
     assert fault.place == ""
-    assert "hardware/sm90.yaml: backend" in fault.message
-    assert fault.help.endswith("change hardware")
+    assert "yoco.mode is 'compact' (default)" in fault.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +14,7 @@ from deepinfer_gen.specs.json_marks import read_json
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.model_config import ModelConfig, read_model_config
 from deepinfer_gen.specs.model_keys import KEYS
-from deepinfer_gen.specs.presets import preset_folder
+from deepinfer_gen.specs.presets import preset_folder, presets
 from deepinfer_gen.specs.resolve import resolve
 from deepinfer_gen.specs.source_text import Place, SourceText, read_source
 
@@ -53,6 +54,25 @@ def test_tiny_is_the_checkpoints_own_config() -> None:
         "weight_map"
     ].values():
         assert (preset_folder("tiny-v41") / shard).is_file()
+
+
+PRESETS = {
+    "deepseek-v4.1-flash/config.json": "51c1ee5149d76b661acb30f8b55c3b072c1a3aea3e10cd8c68e6fc7c0c201ec3",
+    "tiny-v41/config.json": "90d55a40e564f4970067d3b1e96bffe1f9de37fd42e6ca84407d012a856986ce",
+    "tiny-v41/model-00001-of-00003.safetensors": "b4ccbaddb95ba3b80d7933023408d639fd5f1d0b149c941b8798f4c29ca8350a",
+    "tiny-v41/model-00002-of-00003.safetensors": "6e11b24f66039aad5e1e74ece54dfb84a54a90975d2cf855be51a69c857e612c",
+    "tiny-v41/model-00003-of-00003.safetensors": "f87d6a4cd439b82b8e6ca36fb12e4a5f58598bf0c06e51d6039abd6eb7cca340",
+    "tiny-v41/model.safetensors.index.json": "aafae272cabc070c2aeb72bd98d869af44a052efea7f093905823f2d28a78a1b",
+    "tiny-v41/tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
+    "tiny-v41/tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
+}
+"""sha256 of every file of a preset. A preset never changes; another model gets another name."""
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets_are_immutable(name: str) -> None:
+    files = {f"{name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in preset_folder(name).iterdir()}
+    assert files == {file: digest for file, digest in PRESETS.items() if file.startswith(f"{name}/")}
 
 
 def test_sources_and_settings() -> None:

@@ -86,8 +86,9 @@ def test_sources() -> None:
     assert settings["kv.main_format"].source == "default: auto follows numerics.policy"
     assert settings["schedule.zos"].source == "tiny-cpu.yaml:28:8"
     auto = resolved(schedule__zos="auto").settings["schedule.zos"]
-    assert auto.source == "--set schedule.zos=auto: auto is off while the overlapped step is not built"
-    assert "auto is off while the overlapped step is not built" in auto.why
+    says = "auto is off for PROMPT, and elsewhere while the overlapped step is not built"
+    assert auto.source == f"--set schedule.zos=auto: {says}"
+    assert says in auto.why
 
 
 @pytest.mark.parametrize("name", sorted(shipped_specs()))
