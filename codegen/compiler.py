@@ -20,6 +20,10 @@ FLAGS = (
 """``-fno-gnu-unique`` keeps the statics of two engines in one process apart; ``-ffp-contract=off`` keeps floating
 point equal between machines that fuse multiply-add and machines that do not."""
 
+LEAST_GCC = 12
+"""The oldest g++ whose C++20 suffices."""
+INSTALL = f"apt-get install g++ (version {LEAST_GCC} or later)"
+
 _PLACE = r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? "
 _FIRST_ERROR = re.compile(rf"^(?:{_PLACE})?(?:fatal )?error: (?P<text>.*)$", re.M)
 _LINKER_ERROR = re.compile(
@@ -61,11 +65,11 @@ def find_compiler() -> Compiler:
     if shutil.which(command[0]) is None:
         named = f"$CXX names '{command[0]}', which is" if chosen else "g++ is"
         message = f"{named} not installed; building an engine needs a C++20 compiler"
-        raise InputError(Diagnostic("DI210", message, help="apt-get install g++ (version 12 or later)"))
+        raise InputError(Diagnostic("DI210", message, help=INSTALL))
     described = [subprocess.run([*command, q], capture_output=True, text=True) for q in ("--version", "-dumpmachine")]
     if any(d.returncode for d in described):
         message = f"'{shlex.join(command)} --version' fails: {described[0].stderr.strip() or 'no output'}"
-        raise InputError(Diagnostic("DI210", message, help="apt-get install g++ (version 12 or later)"))
+        raise InputError(Diagnostic("DI210", message, help=INSTALL))
     version, target = (d.stdout.strip() for d in described)
     return Compiler(command, f"{version.splitlines()[0]} ({target})")
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepinfer_gen.codegen.compiler import INSTALL, LEAST_GCC, find_compiler
 from deepinfer_gen.diagnostics import InputError
 
 PYTHONS = ((3, 11), (3, 13))
 """Oldest and newest supported Python."""
-LEAST_GCC = 12
 _PROBE = "#include <concepts>\n#include <span>\ntemplate <std::integral T> T f(std::span<T> s) { return s[0]; }\n"
 
 
@@ -35,7 +35,7 @@ def examine() -> list[Finding]:
     """Look for everything; required things first."""
     required: tuple[tuple[str, Callable[[], tuple[str, bool]], str], ...] = (
         ("Python", _python, "install Python 3.11, 3.12 or 3.13"),
-        ("C++20 compiler", _compiler, f"apt-get install g++ (version {LEAST_GCC} or later), or set CXX to one"),
+        ("C++20 compiler", _compiler, f"{INSTALL}, or set CXX to one"),
         ("Python headers", _headers, f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev"),
         ("pybind11", lambda: _package("pybind11"), "pip install 'pybind11>=3.0'"),
         ("torch", lambda: _package("torch"), "pip install torch --index-url https://download.pytorch.org/whl/cpu"),
@@ -63,8 +63,6 @@ def _python() -> tuple[str, bool]:
 
 
 def _compiler() -> tuple[str, bool]:
-    from deepinfer_gen.codegen.compiler import find_compiler
-
     try:
         compiler = find_compiler()
     except InputError as fault:

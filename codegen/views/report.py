@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.compiler import LEAST_GCC
 from deepinfer_gen.codegen.plan import Plan, Traced
 from deepinfer_gen.codegen.views.layout import layer_indices
 from deepinfer_gen.formula import Value
@@ -54,7 +55,7 @@ def report_view(plan: Plan, *, standalone: bool) -> dict[str, Any]:
 
 _BUILD_STANDALONE = (
     "This folder is complete. `sh build.sh OUTPUT_FOLDER` compiles the extension module `deepinfer_engine` with one"
-    " g++ command; it needs g++ 12 or later and a Python with pybind11 3, and not deepinfer-gen."
+    f" g++ command; it needs g++ {LEAST_GCC} or later and a Python with pybind11 3, and not deepinfer-gen."
 )
 
 

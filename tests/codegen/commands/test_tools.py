@@ -124,7 +124,7 @@ def test_the_compiler_must_be_new_enough(
 ) -> None:
     from deepinfer_gen.codegen import compiler
 
-    monkeypatch.setattr(compiler, "find_compiler", lambda: compiler.Compiler((status,), identity))
+    monkeypatch.setattr(machine, "find_compiler", lambda: compiler.Compiler((status,), identity))
     text, ok = machine._compiler()
     assert (text, ok) == (f"{identity} {found}".rstrip(), not found)
 
