@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -70,7 +71,7 @@ def load_hardware(written: str, folder: Path, at: KeyPlace, spec_shown: str) -> 
         remedy = did_you_mean(written, hardware_tables(), "there are these tables, or name a .yaml file")
         raise InputError(at.error("DI020", f"hardware is '{written}', which is no hardware table", remedy))
     path = path_below(folder, written, "hardware", at)
-    if not path.is_file():
+    if not os.path.isfile(path):  # also False for a name that the file system cannot hold
         message = f"hardware is '{written}', and there is no such file"
         raise InputError(at.error("DI020", message, "the path is relative to the spec's folder"))
     return read_hardware(read_source(path, shown_below(spec_shown, written), MAX_TABLE_BYTES, "the hardware table"))

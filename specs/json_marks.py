@@ -12,7 +12,9 @@ from typing import Any
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.source_text import Place, SourceText
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+# A text without its closing quote is one token too: looking for the quote again from every later one takes quadratic
+# time.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]+', re.S)
 _MAX_DEPTH = 16
 _MAX_NUMBER = 40
 
@@ -57,8 +59,19 @@ def read_json(source: SourceText) -> JsonTree:
     return JsonTree(source, content, offsets)
 
 
+def _key(token: str) -> str:
+    """The key that a token spells, escapes read, so that two spellings of one key are found."""
+    try:
+        return str(json.loads(token))
+    except ValueError:
+        return token[1:-1]
+
+
 def _offsets(source: SourceText) -> dict[str, int]:
-    """The offset of every key's value. The text need not be valid; the parser proper judges that."""
+    """The offset of every key's value. The text need not be valid; the parser proper judges that.
+
+    A key with a dot in it is none of a config's, and has no place: it would look like a nested one.
+    """
     offsets: dict[str, int] = {}
     stack: list[tuple[str | None, bool]] = []  # dotted prefix (None inside a list) and whether it is an object
     key = ""
@@ -72,9 +85,9 @@ def _offsets(source: SourceText) -> dict[str, int]:
         elif token in ":,":
             expect_value = token == ":"
         elif in_object and not expect_value:
-            key = token[1:-1]
+            key = _key(token)
         else:
-            dotted = f"{prefix}{key}" if in_object and prefix is not None else None
+            dotted = f"{prefix}{key}" if in_object and prefix is not None and "." not in key else None
             if dotted is not None and dotted in offsets:
                 place = source.place_of(found.start())
                 raise InputError(source.error("DI061", f"'{dotted}' is written twice", place, "keep one of the two"))

@@ -5,6 +5,7 @@ Attributes carry the released names, so that a Plan key such as ``model.config.h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -137,7 +138,7 @@ def load_model_config(written: str, folder: Path, at: KeyPlace, spec_shown: str)
         remedy = did_you_mean(written, presets(), "there are these presets, or name a config.json")
         raise InputError(at.error("DI019", f"model is '{written}', which is no preset", remedy))
     path = path_below(folder, written, "model", at)
-    if not path.is_file():
+    if not os.path.isfile(path):  # also False for a name that the file system cannot hold
         message = f"model is '{written}', and there is no such file"
         raise InputError(at.error("DI019", message, "the path is relative to the spec's folder"))
     return read_model_config(

@@ -10,6 +10,7 @@ from deepinfer_gen.formula import normalise
 
 Kind = Literal["count", "index", "number", "integers", "choice", "flag"]
 _MAX = 2**40
+_LEAST = Fraction(1, 2**126)  # the smallest normal float32; below it an epsilon is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class ConfigKey:
             case "number":
                 if not integer and not isinstance(number, Fraction):
                     return "DI064", "a number"
-                return None if 0 < number <= _MAX else ("DI065", f"over 0 and at most {_MAX}")
+                return None if _LEAST <= number <= _MAX else ("DI065", f"between 2^-126 (float32) and {_MAX}")
             case "integers":
                 if not isinstance(value, list) or not all(
                     isinstance(v, int) and not isinstance(v, bool) for v in value

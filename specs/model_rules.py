@@ -255,4 +255,15 @@ MODEL_RULES: tuple[ModelRule, ...] = (
         "engram_max_ngram_size must be at least 2 and engram_compressed_vocab_size at most vocab_size",
         "hashes begin with pairs of tokens, and the token map merges tokens",
     ),
+    *(
+        ModelRule("DI090", (name,), lambda theta: theta > 1, f"{name} must be over 1", "the release has 10000 and more")
+        for name in ("rope_theta", "compress_rope_theta")
+    ),
+    ModelRule(
+        "DI090",
+        ("rope_scaling.beta_slow", "rope_scaling.beta_fast", "rope_scaling.original_max_position_embeddings"),
+        lambda slow, fast, original: slow < fast and 7 * slow <= original,
+        "the YaRN ramp must run from a faster to a slower frequency that turns within the original context",
+        "beta_slow must be below beta_fast, and 7 * beta_slow at most the original positions",
+    ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
-_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_LINE_BREAK = re.compile("\r\n|[\n\r]")  # those of YAML 1.2 and of JSON
 _MAX_EXCERPT = 160
 
 

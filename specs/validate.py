@@ -52,13 +52,11 @@ def show(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, Fraction):
-        return decimal(value)
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(quoted(v) for v in value) + "]"
-    text = str(value)
+    text = decimal(value) if isinstance(value, Fraction) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -43,6 +43,10 @@ _AMBIGUOUS = (
 )
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPE_OUT_OF_RANGE = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
+
+
 class PlainWord(str):
     """An unquoted ``yes``, ``no``, ``on``, ``off``, ``y`` or ``n``: text in YAML 1.2, a boolean in YAML 1.1."""
 
@@ -97,6 +101,12 @@ def _events(source: SourceText) -> Iterator[Any]:
         mark = fault.problem_mark or fault.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place()
         raise InputError(_syntax_error(source, str(fault.problem or fault.context), place)) from None
+    except (ValueError, OverflowError):
+        # ruamel hands a \U escape to chr() unchecked; both faults come from there.
+        found = _ESCAPE_OUT_OF_RANGE.search(source.text)
+        place = source.place_of(found.start() if found else 0)
+        message = "an escape \\U names no character: the last one is \\U0010FFFF"
+        raise InputError(source.error("DI004", message, place, "write the character itself, or quote with '")) from None
     except YAMLError as fault:
         offset = getattr(fault, "position", 0)
         message = f"character U+{ord(source.text[offset]):04X} is not allowed in YAML"
@@ -239,6 +249,10 @@ class _Builder:
 
     def _scalar(self, dotted: str, event: Any, place: Place) -> Scalar | None:
         text = str(event.value)
+        if _SURROGATE.search(text):
+            remedy = "write the character itself in place of an escape"
+            self._refuse(dotted, "DI004", f"{dotted} holds half a surrogate pair, which is no character", place, remedy)
+            return None
         if event.style is not None:
             return text
         if text in _NULLS:

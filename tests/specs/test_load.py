@@ -66,6 +66,15 @@ def test_every_line_break_gives_the_same_spec(line_break: str, tmp_path: Path) -
     assert load_spec(path).source_of("limits.max_model_len") == "small.yaml:7:18"
 
 
+def test_unicode_line_separators_break_no_line(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text("engine:\n  name: a\n# \x85 \u2028\nmodel: 5\n", encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_spec(file)
+    fault = next(d for d in caught.value.diagnostics if d.code == "DI013")
+    assert (fault.line, fault.excerpt) == (4, "model: 5")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert codes(tmp_path / "none.yaml") == ["DI001"]
     assert codes(tmp_path) == ["DI001"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -109,6 +110,18 @@ def test_broken_json(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_json(SourceText("x", "x", text))
     assert [d.code for d in caught.value.diagnostics] == ["DI061"]
+
+
+def test_a_text_without_its_end_is_refused_in_linear_time() -> None:
+    started = time.process_time()
+    with pytest.raises(InputError, match="DI061"):
+        read_json(SourceText("x", "x", '{"a": "' + '\\"' * 120_000))
+    assert time.process_time() - started < 2
+
+
+def test_a_key_with_a_dot_is_not_taken_for_a_nested_one() -> None:
+    tree = read_json(SourceText("x", "x", '{"a.b": 1, "a": {"b": 2}, "c.d": {"e": 3}}'))
+    assert tree.offsets == {"a": 16, "a.b": 22}
 
 
 def test_presets_resolve_from_any_spec() -> None:
