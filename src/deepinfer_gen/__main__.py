@@ -1,7 +1,5 @@
 """``python -m deepinfer_gen`` is the command line."""
 
-import sys
+from deepinfer_gen.codegen.cli import process
 
-from deepinfer_gen.codegen.cli import main
-
-sys.exit(main())
+process()

@@ -214,3 +214,19 @@ def test_quick_commands_import_nothing_heavy(arguments: list[str], absent: list[
     assert head.endswith("STATUS 1" if arguments[0] == "check" else "STATUS 0")
     for name in absent:
         assert f"'{name}'" not in modules
+
+
+def test_plugins_of_pydantic_do_not_take_part(tmp_path: Path) -> None:
+    (tmp_path / "plugged.py").write_text("raise SystemExit('the plugin was loaded')\n")
+    metadata = tmp_path / "plugged-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[pydantic]\nplugged = plugged\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "deepinfer_gen", "explain", "tiny-cpu", "kv.block_size"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
