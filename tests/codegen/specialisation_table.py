@@ -1,5 +1,7 @@
 """What changing one spec field changes: Plan keys, generated files, behaviour. Predicted by hand, one row a field.
 
+``behaviour`` says it in words; ``test_behaviour`` compiles engines and observes it where the mechanism is built.
+
 The base engines are written here, so that a shipped spec may change without changing a prediction. ``normal``: eight
 B200, 128 sequences of 65,536 tokens, everything else at its default (nextn 5, blocks of 128: 513 a sequence, 65,665 in
 all, 154 slots, 99 graphs). ``short``: the same with 4096 tokens.

@@ -27,6 +27,10 @@ def test_a_fresh_folder_has_no_drift(parent: Path) -> None:
     assert check([shipped_plan(TINY)], parent) == ()
 
 
+def test_the_committed_folders_have_no_drift() -> None:
+    assert check([shipped_plan(name) for name in NAMES], Path(__file__).parents[2] / "generated") == ()
+
+
 def test_a_standalone_folder_is_checked_as_one(tmp_path: Path) -> None:
     write_folder(render(shipped_plan(TINY), standalone=True), tmp_path / TINY)
     assert check([shipped_plan(TINY)], tmp_path) == ()
