@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deepinfer_gen.build_cache import BuildCache, CachedEngine, DamagedEntryError, Entry, python_abi
+from deepinfer_gen.build_cache import ENGINE, BuildCache, CachedEngine, DamagedEntryError, Entry, python_abi
 from deepinfer_gen.canonical import digest_bytes, digest_json
 from deepinfer_gen.codegen.compiler import FLAGS, Compiler, find_compiler
 from deepinfer_gen.codegen.policies import by_header
@@ -142,11 +142,10 @@ def _link(
     digest_unit = _FILES_DIGEST.format(files_digest=manifest.files_digest).encode()
     _lay_out(work, {**sources, _FILES_DIGEST_UNIT: digest_unit})
     units = [_FILES_DIGEST_UNIT, *map(str, objects)]
-    arguments = [*FLAGS, "-I.", "-shared", "-Wl,--build-id=none", *units, "-o", "engine.so"]
+    arguments = [*FLAGS, "-I.", "-shared", "-Wl,--build-id=none", *units, "-o", ENGINE]
     compiler.run(arguments, work, cache.log_path(key), str(folder.path))
-    library = work / "engine.so"
+    library = work / ENGINE
     entry = Entry(
-        schema=1,
         key=key,
         name=manifest.name,
         engine_sha256=digest_bytes(library.read_bytes()),

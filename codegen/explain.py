@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deepinfer_gen.canonical import plain
 from deepinfer_gen.codegen.plan import Plan, Traced
 from deepinfer_gen.codegen.text import columns, write_operand, write_value
 from deepinfer_gen.formula import operand_names
@@ -40,15 +39,7 @@ def explain_json(plan: Plan, key: str) -> dict[str, Any]:
         traced = plan.values[pending.pop()]
         if traced.key in reached:
             continue
-        reached[traced.key] = {
-            "value": plain(traced.value),
-            "unit": traced.unit,
-            "formula": traced.formula,
-            "numbers": substituted(plan, traced),
-            "inputs": list(traced.inputs),
-            "source": traced.source,
-            "why": traced.why,
-        }
+        reached[traced.key] = {**traced.as_dict(), "numbers": substituted(plan, traced)}
         pending += traced.inputs
     return {"key": key, "values": dict(sorted(reached.items()))}
 

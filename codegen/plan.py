@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepinfer_gen.canonical import digest_json, plain
+from deepinfer_gen.canonical import digest_plan, plain
 from deepinfer_gen.formula import Value, evaluate, normalise, operand_names
 from deepinfer_gen.specs.resolved import Setting
 
@@ -33,6 +33,17 @@ class Traced:
     def inputs(self) -> tuple[str, ...]:
         """The Plan keys this value was computed from."""
         return tuple(dict.fromkeys(key for _, key in self.operands))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of this constant in ``plan.json``."""
+        return {
+            "value": plain(self.value),
+            "unit": self.unit,
+            "formula": self.formula,
+            "inputs": list(self.inputs),
+            "source": self.source,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ class Plan:
     @property
     def plan_digest(self) -> str:
         """sha256 of the canonical JSON of ``{key: [value, unit]}``."""
-        return digest_json({k: [plain(t.value), t.unit] for k, t in self.values.items()})
+        return digest_plan({k: (plain(t.value), t.unit) for k, t in self.values.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``plan.json``."""
@@ -80,17 +91,7 @@ class Plan:
             "spec_file": self.spec_file,
             "spec_digest": self.spec_digest,
             "plan_digest": self.plan_digest,
-            "values": {
-                k: {
-                    "value": plain(t.value),
-                    "unit": t.unit,
-                    "formula": t.formula,
-                    "inputs": list(t.inputs),
-                    "source": t.source,
-                    "why": t.why,
-                }
-                for k, t in self.values.items()
-            },
+            "values": {k: t.as_dict() for k, t in self.values.items()},
         }
 
 

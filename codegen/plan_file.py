@@ -57,7 +57,7 @@ def _plan(content: dict[str, Any]) -> Plan:
 
 
 def _value(value: Any) -> Value:
-    """Undo ``plan.plain``: ``6/5`` is a fraction, a list a tuple."""
+    """Undo ``canonical.plain``: ``6/5`` is a fraction, a list a tuple."""
     if isinstance(value, list):
         return tuple(_value(v) for v in value)  # type: ignore[misc]
     if isinstance(value, str) and _FRACTION.fullmatch(value):

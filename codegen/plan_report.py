@@ -24,8 +24,7 @@ SECTIONS = (
 
 def plan_lines(plan: Plan, argument: str) -> list[str]:
     """The report; ``argument`` is how the user named the spec."""
-    context_ranks = plan.integer("parallel.cp") if "parallel.cp" in plan else 1
-    ranks = plan.integer("parallel.dp") * context_ranks
+    ranks = plan.integer("parallel.ranks")
     lines = [
         f"{plan.name}: {plan['engine.type']} engine for {plan['model']} on {plan['hardware']},"
         f" {ranks:,} rank{'s' if ranks > 1 else ''}, numerics {plan['numerics.policy']}",

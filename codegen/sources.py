@@ -6,10 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.diagnostics import InputError
+
+if TYPE_CHECKING:
+    from deepinfer_gen.manifest import GeneratedFolder
+
+_TABLES = ("layout", "graphs", "kernels")
+"""The JSON files of an ``EngineView``, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +59,46 @@ def open_plan(argument: str) -> Plan:
 
 def open_plan_unfit(argument: str) -> tuple[Plan, InputError | None]:
     """Like ``open_plan``, with the lack of memory beside the Plan; a generated folder's Plan has none."""
-    if not Path(argument).is_dir():
-        return plan_spec_unfit(argument)
-    from deepinfer_gen.codegen.plan_file import parse_plan
-    from deepinfer_gen.manifest import read_folder
-
-    folder = read_folder(Path(argument))
-    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file), None
+    folder = _folder(argument)
+    return plan_spec_unfit(argument) if folder is None else (_stored_plan(folder), None)
 
 
 def open_layout(argument: str) -> tuple[Plan, Mapping[str, Any]]:
     """The Plan and ``layout.json`` of a spec (worked out in memory) or of a generated folder (as it stands there)."""
-    plan = open_plan(argument)
-    if Path(argument).is_dir():
-        return plan, _stored_json(argument, "layout.json")
+    if folder := _folder(argument):
+        return _stored_plan(folder), _stored_json(folder, "layout.json")
     from deepinfer_gen.codegen.views.layout import layout_content
 
+    plan = plan_spec(argument)
     return plan, layout_content(plan)
 
 
 def open_view(argument: str) -> EngineView:
     """The Plan and the JSON files of a spec or of a generated folder."""
-    plan, layout = open_layout(argument)
-    if Path(argument).is_dir():
-        return EngineView(plan, layout, _stored_json(argument, "graphs.json"), _stored_json(argument, "kernels.json"))
-    from deepinfer_gen.codegen.views.layout import graphs_content
+    if folder := _folder(argument):
+        return EngineView(_stored_plan(folder), *(_stored_json(folder, f"{name}.json") for name in _TABLES))
+    from deepinfer_gen.codegen.views.layout import graphs_content, layout_content
     from deepinfer_gen.codegen.views.model import kernels_content
 
-    return EngineView(plan, layout, graphs_content(plan), kernels_content(plan))
+    plan = plan_spec(argument)
+    return EngineView(plan, layout_content(plan), graphs_content(plan), kernels_content(plan))
 
 
-def _stored_json(folder: str, name: str) -> Mapping[str, Any]:
+def _folder(argument: str) -> GeneratedFolder | None:
+    """The verified folder that ``argument`` names; None if it names a spec."""
+    if not Path(argument).is_dir():
+        return None
     from deepinfer_gen.manifest import read_folder
 
-    content: Mapping[str, Any] = json.loads(read_folder(Path(folder)).text(name))
+    return read_folder(Path(argument))
+
+
+def _stored_plan(folder: GeneratedFolder) -> Plan:
+    from deepinfer_gen.codegen.plan_file import parse_plan
+
+    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file)
+
+
+def _stored_json(folder: GeneratedFolder, name: str) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = json.loads(folder.text(name))
     return content

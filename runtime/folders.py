@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import deepinfer_gen.specs
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.mechanisms import PlanValues
+from deepinfer_gen.specs.presets import presets
 
 
 def engine_folder(name: str | Path) -> Path:
@@ -66,9 +66,9 @@ def checkpoint_folder(model: str | Path | None, preset: str) -> Path:
                 )
             )
         return folder
-    folder = Path(deepinfer_gen.specs.__path__[0]) / "models" / preset
-    if preset and any(folder.glob("*.safetensors")):
-        return folder
+    shipped = presets().get(preset)
+    if shipped is not None and any(shipped.glob("*.safetensors")):
+        return shipped
     raise InputError(
         Diagnostic(
             "DI305",

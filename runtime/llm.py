@@ -100,7 +100,7 @@ class LLM(NotOffered):
         self._default_params = default_sampling_params(checkpoint)
         self._seed = seed
         self._max_model_len: int = plan.values["limits.max_model_len"]["value"]
-        self._ranks: int = plan.values["parallel.dp"]["value"] * plan.values["parallel.cp"]["value"]
+        self._ranks: int = plan.values["parallel.ranks"]["value"]
         self._batch_invariant: bool = plan.values["determinism.batch_invariant"]["value"]
         from deepinfer_gen.runtime.assembly import assemble
 

@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from deepinfer_gen.build_cache import BuildCache, CachedEngine, DamagedEntryError, python_abi
-from deepinfer_gen.canonical import digest_json
+from deepinfer_gen.canonical import digest_plan
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.engine_sources import sources_digest, sources_of
 from deepinfer_gen.manifest import GeneratedFolder, read_folder
@@ -115,7 +115,7 @@ def verify_engine(path: Path, cache: BuildCache | None = None) -> VerifiedEngine
 def _verify_plan(folder: GeneratedFolder) -> None:
     """plan.json takes no part in the build, so its values are tied to the plan digest here."""
     plan = json.loads(folder.text("plan.json"))
-    digest = digest_json({key: [entry["value"], entry["unit"]] for key, entry in plan["values"].items()})
+    digest = digest_plan({key: (entry["value"], entry["unit"]) for key, entry in plan["values"].items()})
     if {digest, plan["plan_digest"]} != {folder.manifest.plan_digest}:
         message = f"plan.json holds plan {digest[:12]}, manifest.json names {folder.manifest.plan_digest[:12]}"
         remedy = f"write the folder anew: {_regenerate(folder)}"

@@ -40,6 +40,12 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("yoco.mode", lambda v: v != "off", "YOCO prefill truncation is not built yet"),
     Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet"),
     Unbuilt("determinism.batch_invariant", lambda v: v is True, "batch-invariant operators are not built yet"),
+    Unbuilt(
+        "model.config.engram_max_ngram_size",
+        lambda v: v != 4,
+        "n-grams of other than 4 tokens are not built yet: the scheduler hands over the 3 ids before a row",
+        "model",
+    ),
     Unbuilt("numerics.policy", lambda v: v != "float32_unquantized", "this numeric policy is not built yet"),
 )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 from typing import Any
 
+from deepinfer_gen.canonical import json_text
 from deepinfer_gen.specs.schema import Spec
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -27,7 +27,7 @@ def json_schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """The content of ``schema.json``."""
-    return json.dumps(json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json_text(json_schema())
 
 
 def _without_null(node: Any) -> Any:

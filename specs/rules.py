@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepinfer_gen.formula import ceil_div
+from deepinfer_gen.formula import ceil_div, evaluate
+from deepinfer_gen.specs.cache_formats import CACHE_FORMATS
 from deepinfer_gen.specs.schema_types import ALL, DECODES, PREFILLS
 
 _CONFIG = "model.config."
-FORMAT_GROUPS = {"nvfp4_g16": 16, "mxfp4_g32": 32, "mxfp8_g32": 32}
+LONGEST_SEQUENCE = "max_model_len + nextn + (nextn + 1) + nextn"
+"""Tokens of one longest sequence: drafts to verify, slack of one step scheduled ahead, drafts written after it."""
 _FORMATS = (("kv.main_format", "head_dim"), ("kv.index_format", "index_head_dim"), ("kv.swa_format", "head_dim"))
 
 
@@ -29,17 +31,16 @@ class Rule:
     types: tuple[str, ...] = ALL
 
 
-def longest_sequence_blocks(max_model_len: int, nextn: int, block_size: int) -> int:
-    """Blocks of one longest sequence: max_model_len + nextn, nextn + 1 of scheduling slack, nextn of draft slack."""
-    return ceil_div(max_model_len + nextn + (nextn + 1) + nextn, block_size)
-
-
 def _multiple_of_ratios(tokens: int, ratios: tuple[int, ...]) -> bool:
     return all(tokens % ratio == 0 for ratio in ratios if ratio)
 
 
 def _fits(num_blocks: int | str, max_model_len: int, nextn: int, block_size: int) -> bool:
-    return isinstance(num_blocks, str) or num_blocks > longest_sequence_blocks(max_model_len, nextn, block_size)
+    if isinstance(num_blocks, str):
+        return True  # auto: the memory plan decides
+    longest = evaluate(LONGEST_SEQUENCE, {"max_model_len": max_model_len, "nextn": nextn})
+    assert isinstance(longest, int)
+    return num_blocks > ceil_div(longest, block_size)
 
 
 RULES: tuple[Rule, ...] = (
@@ -121,7 +122,7 @@ RULES: tuple[Rule, ...] = (
         Rule(
             "DI040",
             (key, _CONFIG + width),
-            lambda format_, width: width % FORMAT_GROUPS.get(format_, 1) == 0,
+            lambda format_, width: width % CACHE_FORMATS[format_].group == 0,
             f"the groups of {key} do not divide {width}",
             "choose bf16 or fp32 for this model",
         )

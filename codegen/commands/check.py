@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
+from deepinfer_gen.codegen.commands.arguments import add_parent
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.sources import plan_spec
 from deepinfer_gen.diagnostics import EXIT_DRIFT, EXIT_OK, Diagnostic, InputError
@@ -14,14 +14,7 @@ from deepinfer_gen.diagnostics import EXIT_DRIFT, EXIT_OK, Diagnostic, InputErro
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``check``."""
     parser.add_argument("specs", metavar="SPEC", nargs="+", help="spec files, or names of shipped specs")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="PARENT",
-        type=Path,
-        default=Path("generated"),
-        help="parent folder (default: generated)",
-    )
+    add_parent(parser)
     parser.add_argument("--json", action="store_true", help="print the differences as data")
 
 

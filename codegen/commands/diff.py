@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from deepinfer_gen.codegen.commands.arguments import add_engine
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.diff import diff_engines, diff_json, diff_lines
 from deepinfer_gen.codegen.sources import open_view
@@ -13,7 +14,7 @@ from deepinfer_gen.diagnostics import EXIT_DRIFT, EXIT_OK
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``diff``."""
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="spec file, name of a shipped spec, or generated folder")
+        add_engine(parser, name, name.upper())
     parser.add_argument("--json", action="store_true", help="print the differences as data")
 
 

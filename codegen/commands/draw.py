@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from deepinfer_gen.codegen.commands.arguments import add_engine
 from deepinfer_gen.codegen.commands.output import write_lines
 from deepinfer_gen.codegen.drawing.picture import picture_of
 from deepinfer_gen.codegen.sources import open_layout
@@ -14,7 +15,7 @@ from deepinfer_gen.codegen.sources import open_layout
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``draw``."""
-    parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
+    add_engine(parser)
     parser.add_argument("-o", "--output", metavar="FILE.svg", type=Path, help="write an SVG there instead of text here")
 
 

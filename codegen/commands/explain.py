@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from deepinfer_gen.canonical import plain
+from deepinfer_gen.codegen.commands.arguments import add_engine
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.explain import explain_json, explain_lines, list_keys, matching_keys
 from deepinfer_gen.codegen.sources import open_plan
@@ -13,7 +14,7 @@ from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``explain``."""
-    parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
+    add_engine(parser)
     parser.add_argument(
         "key",
         metavar="KEY",

@@ -6,10 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from deepinfer_gen.codegen.commands.arguments import add_engine
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``flatten``."""
-    parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
+    add_engine(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+
+from deepinfer_gen.codegen.commands.arguments import add_parent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the default command."""
     parser.add_argument("spec", metavar="SPEC", help="spec file, or name of a shipped spec")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="PARENT",
-        type=Path,
-        default=Path("generated"),
-        help="parent folder (default: generated)",
-    )
+    add_parent(parser)
     parser.add_argument("--no-build", action="store_true", help="write the folder only")
     parser.add_argument(
         "--standalone", action="store_true", help="copy the C++ headers in, to build without this package"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from deepinfer_gen.codegen.commands.arguments import add_engine
 from deepinfer_gen.codegen.commands.output import write_json, write_lines
 from deepinfer_gen.codegen.sources import open_plan, open_plan_unfit
 from deepinfer_gen.diagnostics import Diagnostic, InputError
@@ -11,7 +12,7 @@ from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``plan``."""
-    parser.add_argument("spec", metavar="SPEC", help="spec file, name of a shipped spec, or generated folder")
+    add_engine(parser)
     parser.add_argument("--json", action="store_true", help="print the content of plan.json")
     parser.add_argument(
         "--dump",

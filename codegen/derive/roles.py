@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from deepinfer_gen.codegen.plan import PlanBuilder
+from deepinfer_gen.specs.model_rules import latest_source
 from deepinfer_gen.specs.resolved import Resolved
 
 
@@ -35,7 +34,7 @@ def _layer(b: PlanBuilder, r: Resolved, layer: int) -> None:
         why="tokens that one compressed KV row stands for; 0 sees its window only",
     )
     own = {"ratio": f"{prefix}.ratio"}
-    kv_source = _latest(model.kv_source_layer_ids, layer) if ratio else None
+    kv_source = latest_source(model.kv_source_layer_ids, layer) if ratio else None
     b.table(
         f"{prefix}.kv_source",
         kv_source,
@@ -45,7 +44,7 @@ def _layer(b: PlanBuilder, r: Resolved, layer: int) -> None:
     )
     b.table(
         f"{prefix}.index_source",
-        _latest(model.index_source_layer_ids, layer) if ratio else None,
+        latest_source(model.index_source_layer_ids, layer) if ratio else None,
         formula=f"the last of index_source_layer_ids up to {layer}; null at ratio 0",
         inputs={"sources": "model.config.index_source_layer_ids", **own},
         why="the layer whose selection of compressed rows this one attends to",
@@ -89,7 +88,3 @@ def _candidate_role(r: Resolved, layer: int, kv_source: int | None) -> str:
     if layer in r.model.index_source_layer_ids and kv_source == source:
         return "consumer"
     return "none"
-
-
-def _latest(sources: Sequence[int], layer: int) -> int | None:
-    return max((s for s in sources if s <= layer), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 FONT = "ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+INK = "#1f2933"
 _GLYPH = 0.56  # mean glyph width of the font stack, in em; only decides whether a label fits
 
 
@@ -56,7 +57,7 @@ class Canvas:
         text: str,
         *,
         size: int = 12,
-        fill: str = "#1f2933",
+        fill: str = INK,
         anchor: str = "start",
         bold: bool = False,
     ) -> None:

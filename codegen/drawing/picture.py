@@ -6,7 +6,7 @@ Only grouping and scaling happens here; every offset and size is the layout's. A
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -134,18 +134,15 @@ def _groups(regions: Sequence[Mapping[str, Any]], backbone: int) -> list[StateGr
             stored=region["stored"],
         )
         if groups and _alike(groups[-1], new):
-            new = StateGroup(
-                new.title, groups[-1].layers + new.layers, groups[-1].offset, new.each, new.padding, new.rows,
-                new.row_bytes, new.format, new.stored,
-            )  # fmt: skip
-            groups.pop()
-        groups.append(new)
+            groups[-1] = replace(groups[-1], layers=groups[-1].layers + new.layers)
+        else:
+            groups.append(new)
     return groups
 
 
 def _alike(a: StateGroup, b: StateGroup) -> bool:
-    same = (a.title, a.each, a.padding, a.rows, a.row_bytes, a.format, a.stored)
-    return same == (b.title, b.each, b.padding, b.rows, b.row_bytes, b.format, b.stored)
+    """Whether two groups differ in nothing but their layers and where they lie."""
+    return replace(a, layers=b.layers, offset=b.offset) == b
 
 
 def _title(region: Mapping[str, Any], backbone: int) -> str:

@@ -12,7 +12,6 @@ WIDTH = 1200
 LEFT = 40
 SPAN = WIDTH - 2 * LEFT
 PAPER = "#ffffff"
-INK = "#1f2933"
 MUTED = "#616e7c"
 RULE = "#cbd2d9"
 NEUTRAL = "#e4e7eb"

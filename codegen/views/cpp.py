@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from deepinfer_gen.codegen.derive.kv import BLOCK_ALIGNMENT
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.policies import select
 from deepinfer_gen.codegen.views.layout import state_regions
@@ -91,7 +92,7 @@ _INVARIANTS = (
     Invariant("strictly_ascending(kGraphSizes)", "graph sizes are strictly ascending"),
     Invariant("kSlotBytes == kStoredBytes + kDroppedBytes", "a slot is its stored and its dropped region"),
     Invariant("disjoint_within(kStateRegions, kSlotBytes)", "state regions are in order, apart, and inside the slot"),
-    Invariant("kBlockBytes % 128 == 0", "a block is a multiple of 128 bytes"),
+    Invariant(f"kBlockBytes % {BLOCK_ALIGNMENT} == 0", f"a block is a multiple of {BLOCK_ALIGNMENT} bytes"),
 )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from deepinfer_gen.canonical import plain
 from deepinfer_gen.codegen.compiler import LEAST_GCC
+from deepinfer_gen.codegen.memory_report import PARTS
 from deepinfer_gen.codegen.plan import Plan, Traced
+from deepinfer_gen.codegen.text import GIB
 from deepinfer_gen.codegen.views.layout import layer_indices
 from deepinfer_gen.formula import Value
 
@@ -17,13 +19,9 @@ _SUMMARY = (
     "speculative.nextn", "kv.bytes_per_token", "kv.block_bytes", "kv.num_blocks", "state.stored_bytes",
     "state.dropped_bytes", "state.slot_bytes", "state.num_slots", "graphs.max_total_q", "parallel.local_experts",
 )  # fmt: skip
-_MEMORY = (
-    "weights_dense", "weights_experts", "weights_engram", "block_kv", "state", "workspace", "graphs", "margin", "total",
-    "capacity",
-)  # fmt: skip
+_MEMORY = (*(name for name, _ in PARTS), "total", "capacity")
 _LAYER_KEYS = ("ratio", "kv_source", "index_source", "candidate_role", "engram", "rope", "stored")
 _MAX_LIST = 16
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ _BUILD_STANDALONE = (
 
 
 def _row(traced: Traced) -> Row:
-    gib = f"{traced.value / _GIB:.3f}" if isinstance(traced.value, int) else ""
+    gib = f"{traced.value / GIB:.3f}" if isinstance(traced.value, int) else ""
     return Row(f"`{traced.key}`", _value(traced.value), traced.unit, _cell(traced.why), gib)
 
 

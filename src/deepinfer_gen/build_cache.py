@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer_gen.canonical import digest_bytes, digest_json, json_text, parse_sealed, sealed
-from deepinfer_gen.durable import sync, sync_tree, write_file, write_tree
+from deepinfer_gen.durable import sync, write_file, write_tree
 from deepinfer_gen.locks import exclusive
 
 ENGINE = "engine.so"
+OBJECT = "object.o"
 ENTRY = "entry.json"
 _SCHEMA = 1
 
@@ -31,7 +32,6 @@ _SCHEMA = 1
 class Entry:
     """``entry.json``: what one built engine is, by digests, and the compiler that made it."""
 
-    schema: int
     key: str
     name: str
     engine_sha256: str
@@ -40,6 +40,7 @@ class Entry:
     sources_digest: str
     python_abi: str
     compiler: str
+    schema: int = _SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,7 @@ class BuildCache:
         write_tree(fresh, {ENTRY: json_text(sealed(asdict(entry))).encode(), ENGINE: library.read_bytes()})
         (fresh / ENGINE).chmod(0o755)
         target = self.root / "engines" / entry.key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            shutil.rmtree(target)
-        fresh.rename(target)
-        sync(target.parent)
+        _move_in(fresh, target)
         self.point(entry)
         return CachedEngine(target / ENGINE, entry)
 
@@ -146,7 +143,7 @@ class BuildCache:
     def object_file(self, key: str) -> Path | None:
         """A cached object file, or None if absent or damaged (it is then compiled again)."""
         folder = self.root / "objects" / key
-        path = folder / "object.o"
+        path = folder / OBJECT
         if not path.is_file() or not (folder / ENTRY).is_file():
             return None
         try:
@@ -160,14 +157,10 @@ class BuildCache:
         content = compiled.read_bytes()
         entry = sealed({"schema": _SCHEMA, "name": name, "sha256": digest_bytes(content)})
         fresh = compiled.parent / f"{key}.publish"
-        write_tree(fresh, {ENTRY: json_text(entry).encode(), "object.o": content})
+        write_tree(fresh, {ENTRY: json_text(entry).encode(), OBJECT: content})
         target = self.root / "objects" / key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            shutil.rmtree(target)
-        fresh.rename(target)
-        sync_tree(target)
-        return target / "object.o"
+        _move_in(fresh, target)
+        return target / OBJECT
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
@@ -217,6 +210,15 @@ class BuildCache:
 
     def _index(self, key: str) -> Path:
         return self.root / "index" / f"{key}.json"
+
+
+def _move_in(fresh: Path, target: Path) -> None:
+    """Put the flushed folder ``fresh`` in the place of ``target`` in one rename, and flush that too."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        shutil.rmtree(target)
+    fresh.rename(target)
+    sync(target.parent)
 
 
 def _sealed_content(path: Path) -> Mapping[str, Any]:

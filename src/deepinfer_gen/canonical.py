@@ -39,6 +39,11 @@ def digest_table(digests: Mapping[str, str]) -> str:
     return digest_bytes("".join(f"{name} {digest}\n" for name, digest in sorted(digests.items())).encode())
 
 
+def digest_plan(values: Mapping[str, tuple[Any, str]]) -> str:
+    """The plan digest: over value (in its JSON form) and unit of every Plan key, so not over lines and reasons."""
+    return digest_json(values)
+
+
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """``content`` with a ``digest`` key over everything else in it."""
     body = {k: v for k, v in content.items() if k != "digest"}

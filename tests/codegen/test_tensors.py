@@ -10,6 +10,9 @@ import pytest
 
 from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.tensors import demanded_tensors
+from deepinfer_gen.codegen.views.model import model_plan
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.weights_names import expected_tensors
 from deepinfer_gen.specs.presets import presets
 
 
@@ -47,6 +50,18 @@ def test_tiny_equals_the_packaged_checkpoint(tiny):
     assert len(stored) == 1_542
     assert {t.name: (t.dtype, t.shape, t.nbytes) for t in demanded_tensors(tiny)} == stored
     assert stored.keys() == json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].keys()
+
+
+@pytest.mark.parametrize("nextn", [0, 5])
+@pytest.mark.parametrize("preset", ["released", "tiny"])
+def test_the_runtime_expects_the_same_tensors(make, request, preset, nextn):
+    model = request.getfixturevalue(preset)
+    changes = {"speculative.nextn": nextn, "speculative.max_backtracking_tokens": nextn + 1}
+    plan = model_plan(derive(make(changes, model=model)))
+    expected = expected_tensors(plan, Constants.of(plan))
+    assert {n: (t.dtype, t.shape) for n, t in expected.items()} == {
+        t.name: (t.dtype, t.shape) for t in demanded_tensors(model)
+    }
 
 
 @pytest.mark.parametrize("preset", ["released", "tiny"])

@@ -36,7 +36,9 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
 """File (relative to ``runtime/``) to groups of literals and the reason of each group."""
 
 IMPORTS: Mapping[str, tuple[tuple[tuple[str, ...], str], ...]] = {
-    "folders.py": ((("deepinfer_gen.specs",), "where the checkpoints of presets are installed; no spec is read"),),
+    "folders.py": (
+        (("deepinfer_gen.specs.presets",), "where the checkpoints of presets are installed; no spec is read"),
+    ),
     "llm.py": (
         (
             (
