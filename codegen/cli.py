@@ -7,6 +7,7 @@ Exit statuses: 0 fine, 1 different or drifted, 2 bad input, 3 internal fault, 4 
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import os
 import sys
@@ -19,6 +20,15 @@ from deepinfer_gen.diagnostics import EXIT_BAD_INPUT, EXIT_INTERNAL, Diagnostic,
 PROG = "deepinfer-gen"
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_MACHINE_FAULTS = {
+    errno.ENOSPC: "make room on the disk, or choose another place (-o, DEEPINFER_CACHE_DIR, TMPDIR)",
+    errno.EDQUOT: "make room in your quota, or choose another place (-o, DEEPINFER_CACHE_DIR, TMPDIR)",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENOMEM: "free memory, or raise the limit (ulimit -v)",
+    errno.EIO: "check the disk",
+}
+"""Faults of the machine that Python often reports without a file name, and their remedies."""
 ERROR_FORMATS = ("text", "json", "github")
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
@@ -105,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``argv`` defaults to the process's arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     common = argparse.Namespace(error_format="text", debug=False)
+    _open_closed_streams()
     try:
         common, rest = _split_common(arguments)
         status = _dispatch(common, rest)
@@ -121,10 +132,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as fault:
         if common.debug:
             raise
-        if isinstance(fault, OSError) and fault.filename is not None:
+        if isinstance(fault, OSError) and (fault.filename is not None or fault.errno in _MACHINE_FAULTS):
             return _report([_file_fault(fault)], common.error_format, EXIT_BAD_INPUT)
         return _report([_internal_fault(fault, arguments)], common.error_format, EXIT_INTERNAL)
     return status
+
+
+def _open_closed_streams() -> None:
+    """A standard stream that the caller closed is None in Python; what is written to it is then dropped."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as the process
 
 
 def _dispatch(common: argparse.Namespace, rest: list[str]) -> int:
@@ -247,6 +265,9 @@ def tool_version() -> str:
 
 
 def _file_fault(fault: OSError) -> Diagnostic:
+    if fault.errno in _MACHINE_FAULTS:
+        where = f"{os.fsdecode(fault.filename)}: " if fault.filename is not None else "a file cannot be written: "
+        return Diagnostic("DI256", f"{where}{fault.strerror}", help=_MACHINE_FAULTS[fault.errno])
     name = os.fsdecode(fault.filename)
     return Diagnostic(
         "DI255", f"{name}: {fault.strerror}", help="check that the path exists and that you may read and write it"

@@ -39,7 +39,7 @@ class Compiler:
     identity: str
 
     def run(self, arguments: Sequence[str], work: Path, log: Path, shown_as: str) -> None:
-        """Compile or link in ``work``; all output goes to ``log``.
+        """Compile or link in ``work``, into the file that the last argument names; all output goes to ``log``.
 
         On failure raises ``InputError`` (DI211) with the first error; files of ``work`` itself are shown as files of
         ``shown_as``.
@@ -54,24 +54,42 @@ class Compiler:
         )
         output = done.stdout + done.stderr
         log.write_text(f"$ {shlex.join([*self.command, *arguments])}\n{output}\nexit status {done.returncode}\n")
-        if done.returncode != 0:
+        result = work / arguments[-1]
+        if done.returncode != 0 or not result.is_file():
             raise InputError(_first_error(output, shown_as, log, done.returncode))
 
 
 def find_compiler() -> Compiler:
-    """The compiler of ``$CXX``, or ``g++``. Raises ``InputError`` (DI210) if it cannot be run."""
+    """The compiler of ``$CXX``, or ``g++``; ``InputError`` (DI210) if it cannot be run or does not say what it is."""
     chosen = os.environ.get("CXX", "")
-    command = tuple(shlex.split(chosen)) or ("g++",)
-    if shutil.which(command[0]) is None:
-        named = f"$CXX names '{command[0]}', which is" if chosen else "g++ is"
-        message = f"{named} not installed; building an engine needs a C++20 compiler"
-        raise InputError(Diagnostic("DI210", message, help=INSTALL))
-    described = [subprocess.run([*command, q], capture_output=True, text=True) for q in ("--version", "-dumpmachine")]
-    if any(d.returncode for d in described):
-        message = f"'{shlex.join(command)} --version' fails: {described[0].stderr.strip() or 'no output'}"
-        raise InputError(Diagnostic("DI210", message, help=INSTALL))
-    version, target = (d.stdout.strip() for d in described)
+    try:
+        command = tuple(shlex.split(chosen)) or ("g++",)
+    except ValueError as fault:
+        raise _unusable(f"$CXX is {chosen!r}, which is no command: {fault}") from None
+    found = shutil.which(command[0])
+    if found is None:
+        named = f"$CXX names '{command[0]}', which is" if chosen.strip() else "g++ is"
+        raise _unusable(f"{named} not installed; building an engine needs a C++20 compiler")
+    if os.sep in command[0]:
+        command = (os.path.abspath(found), *command[1:])  # it runs in a folder of its own
+    version, target = (_answer(command, question) for question in ("--version", "-dumpmachine"))
     return Compiler(command, f"{version.splitlines()[0]} ({target})")
+
+
+def _answer(command: tuple[str, ...], question: str) -> str:
+    """What the compiler says of itself, never empty."""
+    shown = f"'{shlex.join([*command, question])}'"
+    try:
+        done = subprocess.run([*command, question], capture_output=True, text=True, errors="replace")
+    except OSError as fault:
+        raise _unusable(f"{shown} cannot be run: {fault.strerror}") from None
+    if done.returncode or not done.stdout.strip():
+        raise _unusable(f"{shown} fails: {done.stderr.strip() or 'no output'}")
+    return done.stdout.strip()
+
+
+def _unusable(message: str) -> InputError:
+    return InputError(Diagnostic("DI210", message, help=f"{INSTALL}, or set CXX to one"))
 
 
 def _first_error(output: str, shown_as: str, log: Path, status: int) -> Diagnostic:

@@ -130,6 +130,10 @@ class LLMEngine:
         """Whether any request has not ended."""
         return bool(self._requests)
 
+    def is_unfinished(self, request_ids: Iterable[int]) -> bool:
+        """Whether any of these requests has not ended."""
+        return any(request_id in self._requests for request_id in request_ids)
+
     def unfinished_requests(self) -> list[int]:
         """Ids of the requests that have not ended, in the order in which they came."""
         return list(self._requests)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -112,6 +113,7 @@ class LLM(NotOffered):
         self._profiler = StepProfiler(built.device, traces)
         self._next_id = 1
         self._finished: dict[int, RequestOutput] = {}
+        self._streams: dict[int, deque[RequestOutput]] = {}
         self._closed = False
 
     @classmethod
@@ -234,17 +236,23 @@ class LLM(NotOffered):
     def stream(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params | None = None
     ) -> Iterator[RequestOutput]:
-        """Generate and yield each request's new text and tokens as they come."""
+        """Generate and yield each request's new text and tokens as they come.
+
+        Other calls, other streams among them, may run the engine meanwhile; what they produce for this one waits here.
+        """
         ids = self._add(prompts, sampling_params, kind=RequestOutputKind.DELTA)
-        waiting = set(ids)
+        pieces: deque[RequestOutput] = deque()
+        self._streams.update(dict.fromkeys(ids, pieces))
         try:
-            for outputs in self._steps(waiting):
-                mine = [o for o in outputs if int(o.request_id) in waiting]
-                self._keep(o for o in outputs if int(o.request_id) not in waiting)
-                waiting -= {int(o.request_id) for o in mine if o.finished}
-                yield from mine
+            while pieces or self.llm_engine.is_unfinished(ids):
+                while pieces:
+                    yield pieces.popleft()
+                if self.llm_engine.is_unfinished(ids):
+                    self._step()
         finally:
-            self.llm_engine.abort_request(waiting)
+            for request_id in ids:
+                del self._streams[request_id]
+            self.llm_engine.abort_request(ids)
 
     # Inspection and control
 
@@ -351,26 +359,26 @@ class LLM(NotOffered):
         waiting = set(ids) - set(self._finished)
         bar = ProgressBar(len(waiting), use_tqdm)
         try:
-            for outputs in self._steps(waiting):
-                self._keep(outputs)
-                for output in outputs:
-                    if int(output.request_id) in waiting:
+            while self.llm_engine.is_unfinished(waiting):
+                for output in self._step():
+                    if output.finished and int(output.request_id) in waiting:
                         waiting.remove(int(output.request_id))
                         bar.finished(output)
         finally:
             bar.close()
             self.llm_engine.abort_request(waiting)
 
-    def _keep(self, outputs: Iterable[RequestOutput]) -> None:
-        self._finished.update((int(o.request_id), o) for o in outputs if o.finished)
-
-    def _steps(self, waiting: Collection[int]) -> Iterator[list[RequestOutput]]:
-        """The outputs of one engine step after another while any request is ``waiting``."""
-        engine = self.llm_engine
+    def _step(self) -> list[RequestOutput]:
+        """Run one engine step and hand its outputs to those who wait for them; also returns them."""
         with deferred_interrupt() as interrupted:
-            while waiting:
-                yield engine.step()
-                self._profiler.on_step()
-                if interrupted():
-                    engine.abort_all()
-                    raise KeyboardInterrupt
+            outputs = self.llm_engine.step()
+            self._profiler.on_step()
+            for output in outputs:
+                if int(output.request_id) in self._streams:
+                    self._streams[int(output.request_id)].append(output)
+                elif output.finished:
+                    self._finished[int(output.request_id)] = output
+            if interrupted():
+                self.llm_engine.abort_all()
+                raise KeyboardInterrupt
+        return outputs

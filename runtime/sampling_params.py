@@ -120,14 +120,16 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._merge_seeds()
-        self.stop = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
-        self.stop_token_ids = list(dict.fromkeys(self.stop_token_ids or ()))
+        self.stop = [self.stop] if isinstance(self.stop, str) else self._list("stop")
+        self.stop_token_ids = self._list("stop_token_ids")
         self.bad_words = self.bad_words or None
         self.extra_args = self.extra_args or None
         if self.logprobs is True:
             self.logprobs = 1
+        self._check_types()
         self._check_ranges()
         self._check_stops()
+        self.stop_token_ids = list(dict.fromkeys(self.stop_token_ids))
         self._refuse_unsupported()
         if 0 < self.temperature < LOWEST_TEMPERATURE:
             logger.warning("temperature %s is raised to %s", self.temperature, LOWEST_TEMPERATURE)
@@ -168,6 +170,24 @@ class SamplingParams:
         self.seq_seed = None
         if self.seed == -1:
             self.seed = None
+
+    def _list(self, name: str) -> list[Any]:
+        value = getattr(self, name)
+        if value is not None and not isinstance(value, (list, tuple, set, frozenset)):
+            raise ParameterError(f"{name} must be a list, got {type(value).__name__}.", parameter=name, value=value)
+        return list(value or ())
+
+    def _check_types(self) -> None:
+        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ParameterError(f"{name} must be True or False, got {value!r}.", parameter=name, value=value)
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise ParameterError(
+                f"output_kind must be a RequestOutputKind, got {self.output_kind!r}.",
+                parameter="output_kind",
+                value=self.output_kind,
+            )
 
     def _check_ranges(self) -> None:
         self._integer("n", 1)

@@ -24,8 +24,8 @@ class RingIndex:
     The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
     step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
     first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts, where ``pool`` points at the
-    query's own row. ``write_tokens`` [N] are the tokens to store at ``write_slot``, ``write_row``: only the last ``rows``
-    of each batch row survive in the ring.
+    query's own row. ``write_tokens`` [N] are the tokens to store at ``write_slot``, ``write_row``: only the last
+    ``rows`` of each batch row survive in the ring.
     """
 
     ring_offsets: Tensor

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer_gen.canonical import digest_bytes, digest_json, json_text, parse_sealed, sealed
+from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.durable import sync, write_file, write_tree
 from deepinfer_gen.locks import exclusive
 
@@ -75,11 +76,18 @@ def python_abi() -> str:
 
 
 def cache_root() -> Path:
-    """``$DEEPINFER_CACHE_DIR``, or ``deepinfer-gen`` under ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    if chosen := os.environ.get("DEEPINFER_CACHE_DIR"):
-        return Path(chosen).absolute()
+    """``$DEEPINFER_CACHE_DIR``, or ``deepinfer-gen`` under ``$XDG_CACHE_HOME`` or ``~/.cache``; always absolute.
+
+    Raises ``InputError`` (DI213) when none of them says where that is.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "deepinfer-gen"
+    try:
+        if chosen := os.environ.get("DEEPINFER_CACHE_DIR"):
+            return Path(chosen).absolute()
+        return (Path(base) if base else Path.home() / ".cache").absolute() / "deepinfer-gen"
+    except (RuntimeError, OSError) as fault:  # no home folder; a relative path below a working folder that is gone
+        message = f"the build cache has no place: {fault}"
+        raise InputError(Diagnostic("DI213", message, help="set DEEPINFER_CACHE_DIR to an absolute path")) from None
 
 
 def folder_key(files_digest: str, sources_digest: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import time
@@ -13,6 +14,7 @@ from sample_folder import sample_files
 
 from deepinfer_gen.build_cache import BuildCache, DamagedEntryError, cache_root
 from deepinfer_gen.codegen.build import build_folder
+from deepinfer_gen.codegen.compiler import find_compiler
 from deepinfer_gen.codegen.write import write_folder
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
@@ -113,6 +115,54 @@ def test_a_compiler_that_cannot_run_is_named(folder: Path, cache: BuildCache, mo
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(InputError, match="'false --version' fails"):
         build_folder(folder, cache)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("\x7fgarbage", "cannot be run: Exec format error"),
+        ("#!/no/such/shell\n", "cannot be run: No such file"),
+        ("#!/bin/sh\nexit 0\n", "fails: no output"),
+        ("#!/bin/sh\nprintf '\\377\\n'\n", "does not compile: the compiler ended with status 0"),
+    ],
+)
+def test_a_broken_compiler_is_a_fault_of_the_machine(
+    folder: Path, cache: BuildCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text(script)
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    with pytest.raises(InputError, match=message):
+        build_folder(folder, cache)
+
+
+def test_a_command_that_cannot_be_split_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", 'g++ "')
+    with pytest.raises(InputError, match="No closing quotation"):
+        find_compiler()
+
+
+def test_a_relative_compiler_and_a_relative_cache_are_those_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").symlink_to(str(shutil.which("g++")))
+    monkeypatch.setenv("CXX", "./mine")
+    assert find_compiler().command == (str(tmp_path / "mine"),)
+    monkeypatch.delenv("DEEPINFER_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert BuildCache().root == tmp_path / "caches" / "deepinfer-gen"
+
+
+def test_a_cache_without_a_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("DEEPINFER_CACHE_DIR", "relative")
+    with pytest.raises(InputError, match="DI213"):
+        BuildCache()
 
 
 def test_sixteen_cold_processes_compile_once(folder: Path, cache: BuildCache, compiles: Path) -> None:

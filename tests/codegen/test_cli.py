@@ -230,3 +230,22 @@ def test_plugins_of_pydantic_do_not_take_part(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        (">/dev/full", 2, "error[DI256]: a file cannot be written: No space left on device\nhelp: make room"),
+    ],
+)
+def test_a_stdout_that_takes_nothing(redirection: str, status: int, said: str) -> None:
+    command = f'"{sys.executable}" -m deepinfer_gen plan tiny-cpu {redirection}'
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr[: len(said)]) == (status, said)
+
+
+def test_a_closed_stderr_hides_no_status() -> None:
+    command = f'"{sys.executable}" -m deepinfer_gen plan no-such-spec >&- 2>&-'
+    assert subprocess.run(["sh", "-c", command]).returncode == 2

@@ -14,7 +14,8 @@ from scripted_model import ScriptedModel, continuation, words
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime import assembly, cli_run
-from deepinfer_gen.runtime.llm import LLM
+from deepinfer_gen.runtime.engine import LLMEngine
+from deepinfer_gen.runtime.outputs import RequestOutput
 
 
 @pytest.fixture
@@ -106,15 +107,14 @@ def test_bad_input(run: Any, arguments: tuple[str, ...], code: str, text: str) -
 def test_a_failed_request_gives_status_4(
     run: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = LLM._steps
+    step = LLMEngine.step
+    calls: list[int] = []
 
-    def aborting(self: LLM, waiting: Any) -> Any:
-        for number, outputs in enumerate(steps(self, waiting)):
-            yield outputs
-            if number == 1:
-                yield self.llm_engine.abort_request([min(waiting)])
+    def aborting(self: LLMEngine) -> list[RequestOutput]:
+        calls.append(1)
+        return (self.abort_request([1]) if len(calls) == 3 else []) + step(self)
 
-    monkeypatch.setattr(LLM, "_steps", aborting)
+    monkeypatch.setattr(LLMEngine, "step", aborting)
     assert run("--prompt-ids", "5", "--prompt-ids", "6", *GREEDY) == 4
     captured = capsys.readouterr()
     assert "request 1 failed: abort" in captured.err

@@ -88,6 +88,15 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_gives_the_same(scripted: LLM) 
         ([[5], [-1]], "prompt 1 has token ids outside"),
         ({"prompt": "w1", "multi_modal_data": 1}, "multi_modal_data"),
         ([3.5], "neither text nor token ids"),
+        ([[3.5]], "no list of integers"),
+        ([[True, 3]], "no list of integers"),
+        ({"prompt_token_ids": "12"}, "no list of integers"),
+        ([["3"]], "no list of integers"),
+        (b"ab", "no list of integers"),
+        ({"prompt": 5, "prompt_token_ids": [3]}, "neither text nor token ids"),
+        ("w1 \ud800", "surrogate"),
+        (None, "got NoneType"),
+        (7, "got int"),
         ({}, "neither text nor token ids"),
         ([3] * 1024, "1024"),
     ],
@@ -102,6 +111,9 @@ def test_prompts_that_cannot_be_used(scripted: LLM, prompt: Any, message: str | 
 
 
 def test_params_must_pair_with_prompts(scripted: LLM) -> None:
+    for wrong in (5, {"max_tokens": 3}, [None]):
+        with pytest.raises(ParameterError, match="sampling_params must be"):
+            scripted.generate([[5]], wrong, use_tqdm=False)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="2 prompts need"):
         scripted.generate([[5], [6]], [GREEDY], use_tqdm=False)
 
@@ -240,26 +252,6 @@ def test_enqueued_requests_wait_and_mix_with_others(scripted: LLM) -> None:
     assert scripted.wait_for_completion(use_tqdm=False) == []
     with pytest.raises(ParameterError, match="RequestOutput"):
         scripted.wait_for_completion(int, use_tqdm=False)  # type: ignore[arg-type]
-
-
-def test_streaming_yields_pieces(scripted: LLM) -> None:
-    tokens = continuation([5], 8)
-    stop = words(tokens[5:7])
-    pieces = list(scripted.stream([[5], [6]], [GREEDY.clone(stop=stop, logprobs=0), GREEDY]))
-    mine = [p.outputs[0] for p in pieces if p.request_id == pieces[0].request_id]
-    assert "".join(c.text for c in mine) == " " + words(tokens[:5]) + " "
-    assert [t for c in mine for t in c.token_ids] == tokens[:7]
-    assert [len(c.logprobs or []) for c in mine] == [1] * 7
-    assert [p.finished for p in pieces].count(True) == 2
-
-
-def test_a_stream_left_early_ends_its_requests(scripted: LLM) -> None:
-    queued = scripted.enqueue([7], GREEDY)
-    stream = scripted.stream([[5], [6]], GREEDY)
-    next(stream)
-    stream.close()  # type: ignore[attr-defined]
-    assert scripted.llm_engine.unfinished_requests() == [int(queued[0])]
-    assert [ids(o) for o in scripted.wait_for_completion(use_tqdm=False)] == [continuation([7], 8)]
 
 
 def test_abort(scripted: LLM) -> None:

@@ -39,6 +39,16 @@ OUT_OF_RANGE = [
     ("stop", ["a", ""]),
     ("stop_token_ids", [1.5]),
     ("stop_token_ids", [-1]),
+    ("stop", 5),
+    ("stop", [5]),
+    ("stop_token_ids", 5),
+    ("stop_token_ids", [[1]]),
+    ("stop_token_ids", "12"),
+    ("ignore_eos", "yes"),
+    ("detokenize", None),
+    ("skip_special_tokens", 1),
+    ("include_stop_str_in_output", "no"),
+    ("output_kind", 2),
 ]
 UNSUPPORTED: list[tuple[str, Any]] = [
     ("n", 2),
