@@ -7,7 +7,7 @@ Each value knows its unit, its formula over other values, its source and one lin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from deepinfer_gen.canonical import digest_plan, plain
@@ -48,12 +48,20 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The frozen result of ``derive``; ``values`` is sorted by key."""
+    """The frozen result of ``derive``; ``values`` is sorted by key.
+
+    ``plan_digest`` is the sha256 of the canonical JSON of ``{key: [value, unit]}``.
+    """
 
     name: str
     spec_file: str
     spec_digest: str
     values: Mapping[str, Traced]
+    plan_digest: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        digest = digest_plan({k: (plain(t.value), t.unit) for k, t in self.values.items()})
+        object.__setattr__(self, "plan_digest", digest)
 
     def __getitem__(self, key: str) -> Value:
         return self.values[key].value
@@ -77,11 +85,6 @@ class Plan:
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
             raise TypeError(f"{key} is {value!r}, not a list of integers")
         return value  # type: ignore[return-value]
-
-    @property
-    def plan_digest(self) -> str:
-        """sha256 of the canonical JSON of ``{key: [value, unit]}``."""
-        return digest_plan({k: (plain(t.value), t.unit) for k, t in self.values.items()})
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``plan.json``."""

@@ -9,7 +9,7 @@ absent from its Plan (``limits.*`` excepted, so that the engines of one deployme
 may also be written ``true`` or ``false``.
 """
 
-from __future__ import annotations
+# Annotations are not postponed here: pydantic would have to evaluate the text of each one at import.
 
 from fractions import Fraction
 from typing import Any, Literal

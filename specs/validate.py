@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypeVar, get_args
@@ -78,8 +77,10 @@ def decimal(value: Fraction) -> str:
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """``did you mean 'dp'?`` if something is close, else the list of what there is."""
+    from difflib import get_close_matches
+
     options = list(known)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    close = get_close_matches(word, options, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"{otherwise}: {', '.join(options)}"
 
 
@@ -156,6 +157,8 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _closest(value: Any, choices: list[str]) -> str:
+    from difflib import get_close_matches
+
     close = {c.lower(): c for c in choices}
-    match = difflib.get_close_matches(str(value).lower(), close, n=1, cutoff=0.6)
+    match = get_close_matches(str(value).lower(), close, n=1, cutoff=0.6)
     return f"did you mean {close[match[0]]}?" if match else ""

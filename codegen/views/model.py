@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
@@ -57,7 +58,8 @@ def kernels(plan: Plan) -> dict[str, KernelConfig]:
     """The value of ``KERNELS``, by kernel name."""
     names = plan["kernels.names"]
     assert isinstance(names, tuple)
-    return {str(name): _kernel(plan, str(name)) for name in names}
+    keys = [key for key in plan if key.startswith("kernels.")]
+    return {str(name): _kernel(plan, keys, str(name)) for name in names}
 
 
 def kernels_view(plan: Plan) -> dict[str, object]:
@@ -140,13 +142,13 @@ def _rows(plan: Plan, source: str, kind: str) -> Region:
     )
 
 
-def _kernel(plan: Plan, name: str) -> KernelConfig:
+def _kernel(plan: Plan, keys: Sequence[str], name: str) -> KernelConfig:
     prefix = f"kernels.{name}"
     return KernelConfig(
         name=name,
         implementation=str(plan[f"{prefix}.implementation"]),
-        static=_group(plan, prefix, "static"),
-        tile=_group(plan, prefix, "tile"),
+        static=_group(plan, keys, f"{prefix}.static."),
+        tile=_group(plan, keys, f"{prefix}.tile."),
         threads=plan.integer(f"{prefix}.threads"),
         stages=plan.integer(f"{prefix}.stages"),
         shared_bytes=plan.integer(f"{prefix}.shared_bytes"),
@@ -154,6 +156,5 @@ def _kernel(plan: Plan, name: str) -> KernelConfig:
     )
 
 
-def _group(plan: Plan, prefix: str, group: str) -> dict[str, Any]:
-    start = f"{prefix}.{group}."
-    return {key.removeprefix(start): plan[key] for key in plan if key.startswith(start)}
+def _group(plan: Plan, keys: Sequence[str], start: str) -> dict[str, Any]:
+    return {key.removeprefix(start): plan[key] for key in keys if key.startswith(start)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -16,47 +16,45 @@ def expression(value: Any, column: int = 0, indent: int = 0) -> str:
     Dataclass instances become calls of their class with keyword arguments. What does not fit the line is written one
     element a line, each with a trailing comma.
     """
-    flat = _flat(value)
-    if column + len(flat) + 1 <= LINE_LENGTH:
-        return flat
-    parts = _parts(value)
-    if parts is None:
-        return flat
-    inner = indent + _INDENT
-    lines = [parts.opening]
-    for prefix, item in parts.items:
-        lines.append(" " * inner + prefix + expression(item, inner + len(prefix), inner) + ",")
-    lines.append(" " * indent + parts.closing)
-    return "\n".join(lines)
+    return _laid_out(_text(value), column, indent)
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    opening: str
-    items: tuple[tuple[str, Any], ...]
-    closing: str
+class _Text:
+    """A value on one line, and its parts for when that line is too long; a value without parts has no brackets."""
+
+    flat: str
+    items: tuple[tuple[str, _Text], ...] = ()
+    brackets: tuple[str, str] | None = None
 
 
-def _parts(value: Any) -> _Parts | None:
-    if is_dataclass(value):
-        items = tuple((f"{field.name}=", getattr(value, field.name)) for field in fields(value))
-        return _Parts(f"{type(value).__name__}(", items, ")")
-    if isinstance(value, Mapping):
-        return _Parts("{", tuple((f"{_flat(key)}: ", item) for key, item in value.items()), "}")
-    if isinstance(value, tuple):
-        return _Parts("(", tuple(("", item) for item in value), ")")
-    return None
+def _laid_out(text: _Text, column: int, indent: int) -> str:
+    if column + len(text.flat) + 1 <= LINE_LENGTH or text.brackets is None:
+        return text.flat
+    opening, closing = text.brackets
+    inner = indent + _INDENT
+    margin = " " * inner
+    lines = [f"{margin}{prefix}{_laid_out(item, inner + len(prefix), inner)}," for prefix, item in text.items]
+    return "\n".join([opening, *lines, " " * indent + closing])
 
 
-def _flat(value: Any) -> str:
+def _text(value: Any) -> _Text:
     if isinstance(value, str):
-        return _quoted(value)
-    parts = _parts(value)
-    if parts is None:
-        return repr(value)
-    body = ", ".join(prefix + _flat(item) for prefix, item in parts.items)
-    single = isinstance(value, tuple) and len(value) == 1
-    return f"{parts.opening}{body}{',' if single else ''}{parts.closing}"
+        return _Text(_quoted(value))
+    if isinstance(value, tuple):
+        return _bracketed("(", [("", item) for item in value], ",)" if len(value) == 1 else ")")
+    if isinstance(value, Mapping):
+        return _bracketed("{", [(f"{_text(key).flat}: ", item) for key, item in value.items()], "}")
+    if is_dataclass(value):
+        items = [(f"{field.name}=", getattr(value, field.name)) for field in fields(value)]
+        return _bracketed(f"{type(value).__name__}(", items, ")")
+    return _Text(repr(value))
+
+
+def _bracketed(opening: str, items: Iterable[tuple[str, Any]], closing: str) -> _Text:
+    texts = tuple((prefix, _text(item)) for prefix, item in items)
+    flat = opening + ", ".join([prefix + text.flat for prefix, text in texts]) + closing
+    return _Text(flat, texts, (opening, closing[-1]))
 
 
 def _quoted(text: str) -> str:
