@@ -1,7 +1,7 @@
 """What the layers of one forward pass share: index tensors derived once from the batch, and published selections.
 
-A context lives for one step. Selections and candidates are keyed by the layer that published them, so that no layer
-can inherit another step's or another request's.
+A context lives for one step, so that no layer can inherit another step's selections; each is keyed by the layer that
+published it. The candidates are those of the model's one candidate source.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class RingIndex:
     The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
     step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
     first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts, where ``pool`` points at the
-    query's own row. ``write_tokens`` [N] are the
-    tokens to store (only the last ``rows`` of each batch row survive in the ring) at ``write_slot``, ``write_row``.
+    query's own row. ``write_tokens`` [N] are the tokens to store at ``write_slot``, ``write_row``: only the last
+    ``rows`` of each batch row survive in the ring.
     """
 
     ring_offsets: Tensor

@@ -21,6 +21,7 @@ class FixedList {
 
   void clear() { size_ = 0; }
   void push_back(std::int32_t item) { items_[size_++] = item; }
+  std::int32_t pop_back() { return items_[--size_]; }
 
   void remove(std::int32_t item) {
     std::int32_t* const last = items_.data() + size_;

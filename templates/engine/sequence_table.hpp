@@ -46,8 +46,7 @@ class SequenceTable {
 
   // Needs free_places() > 0. The sequence starts as partly prefilled.
   std::int32_t occupy(std::int32_t request, std::int32_t slot, std::int32_t prefill_length) {
-    const std::int32_t place = empty_.back();
-    empty_.remove(place);
+    const std::int32_t place = empty_.pop_back();
     sequences_[place] = Sequence{};
     sequences_[place].request = request;
     sequences_[place].slot = slot;
