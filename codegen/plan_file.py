@@ -14,11 +14,12 @@ from deepinfer_gen.formula import Value, normalise
 _FRACTION = re.compile(r"-?\d+/\d+")
 
 
-def parse_plan(text: str, file: str, spec_file: str) -> Plan:
-    """The Plan that ``text``, the content of a ``plan.json``, holds; ``file`` and ``spec_file`` are for the error.
+def parse_plan(text: str, file: str, regenerate: str) -> Plan:
+    """The Plan that ``text``, the content of a ``plan.json``, holds.
 
-    The file does not keep the names that a formula gives its operands, so each operand is named by its key.
-    Raises ``InputError`` (DI260) when the text is not a plan of this schema or does not match its own digest.
+    ``file`` and ``regenerate``, the command that writes it anew, are for the error. The file does not keep the names
+    that a formula gives its operands, so each operand is named by its key. Raises
+    ``InputError`` (DI260) when the text is not a plan of this schema or does not match its own digest.
     """
     try:
         content = json.loads(text)
@@ -29,7 +30,7 @@ def parse_plan(text: str, file: str, spec_file: str) -> Plan:
             )
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         message = f"is not a plan of schema {PLAN_SCHEMA}: {type(fault).__name__}: {fault}"
-        remedy = f"write the folder anew: deepinfer-gen {spec_file} --force"
+        remedy = f"write the folder anew: {regenerate}"
         raise InputError(Diagnostic("DI260", message, file, help=remedy)) from None
     return plan
 

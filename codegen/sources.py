@@ -96,7 +96,7 @@ def _folder(argument: str) -> GeneratedFolder | None:
 def _stored_plan(folder: GeneratedFolder) -> Plan:
     from deepinfer_gen.codegen.plan_file import parse_plan
 
-    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.manifest.spec_file)
+    return parse_plan(folder.text("plan.json"), str(folder.path / "plan.json"), folder.regenerate)
 
 
 def _stored_json(folder: GeneratedFolder, name: str) -> Mapping[str, Any]:

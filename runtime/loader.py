@@ -79,7 +79,7 @@ def load_engine(path: Path | str, cache: BuildCache | None = None) -> LoadedEngi
         model=model,
     )
     if faults:
-        remedy = f"write the folder anew: {_regenerate(folder)}"
+        remedy = f"write the folder anew: {folder.regenerate}"
         raise InputError(Diagnostic("DI223", text, str(folder.path / name), help=remedy) for name, text in faults)
     return LoadedEngine(
         name=folder.manifest.name,
@@ -118,7 +118,7 @@ def _verify_plan(folder: GeneratedFolder) -> None:
     digest = digest_plan({key: (entry["value"], entry["unit"]) for key, entry in plan["values"].items()})
     if {digest, plan["plan_digest"]} != {folder.manifest.plan_digest}:
         message = f"plan.json holds plan {digest[:12]}, manifest.json names {folder.manifest.plan_digest[:12]}"
-        remedy = f"write the folder anew: {_regenerate(folder)}"
+        remedy = f"write the folder anew: {folder.regenerate}"
         raise InputError(Diagnostic("DI201", message, str(folder.path / "plan.json"), help=remedy))
 
 
@@ -128,7 +128,7 @@ def _defined(folder: GeneratedFolder, name: str, variable: str, kind: type) -> A
     exec(compile(folder.text(name), str(folder.path / name), "exec"), namespace)
     value = namespace.get(variable)
     if not isinstance(value, kind):
-        remedy = f"write the folder anew: {_regenerate(folder)}"
+        remedy = f"write the folder anew: {folder.regenerate}"
         message = f"{name} does not define {variable} as a {kind.__name__}"
         raise InputError(Diagnostic("DI223", message, str(folder.path / name), help=remedy))
     return value
@@ -156,7 +156,3 @@ def _load_extension(verified: VerifiedEngine) -> ModuleType:
             message = f"engine.so carries {digest} {carried[:12]}, manifest.json names {expected[:12]}"
             raise InputError(Diagnostic("DI222", message, str(library), help=rebuild))
     return extension
-
-
-def _regenerate(folder: GeneratedFolder) -> str:
-    return f"deepinfer-gen {folder.manifest.spec_file} -o {folder.path.parent} --force"

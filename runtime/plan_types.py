@@ -42,7 +42,7 @@ class EngramPlan:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One layer, unrolled. ``ratio`` 0 is window only; ``main`` and ``index_keys`` are those of ``kv_source``."""
+    """One layer; ``ratio`` 0 is window only. A sharing layer's ``main`` and ``index_keys`` are its source's."""
 
     index: int
     ratio: int

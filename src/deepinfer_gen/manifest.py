@@ -46,16 +46,26 @@ class GeneratedFolder:
     manifest: Manifest
     contents: Mapping[str, bytes]
 
+    @property
+    def regenerate(self) -> str:
+        """The command that writes the folder anew."""
+        return regenerate_command(self.path, self.manifest.spec_file, standalone=self.manifest.standalone)
+
     def text(self, name: str) -> str:
         """The text of one file; a folder without it is refused as incomplete."""
         if name not in self.contents:
-            raise InputError(_fault(self.path, name, "is not part of the folder", self.manifest.spec_file))
+            raise InputError(_fault(self.path, name, "is not part of the folder", self.regenerate))
         return self.contents[name].decode()
 
 
 def files_digest(digests: Mapping[str, str]) -> str:
     """The digest that the built extension carries: over all files that take part in a build or are read at run time."""
     return digest_table({name: digest for name, digest in digests.items() if name not in NOT_COMPILED})
+
+
+def regenerate_command(folder: Path, spec_file: str, *, standalone: bool) -> str:
+    """The command that writes ``folder`` anew, whatever is in it."""
+    return f"deepinfer-gen {spec_file} -o {folder.parent}{' --standalone' if standalone else ''} --force"
 
 
 def manifest_text(header: Mapping[str, Any], contents: Mapping[str, bytes]) -> str:
@@ -103,26 +113,25 @@ def read_folder(folder: Path) -> GeneratedFolder:
     try:
         manifest, _ = parse_manifest((folder / MANIFEST).read_bytes())
     except ValueError as fault:
-        raise InputError(_fault(folder, MANIFEST, str(fault), "SPEC.yaml", "DI200")) from fault
+        command = regenerate_command(folder, "SPEC.yaml", standalone=False)
+        raise InputError(_fault(folder, MANIFEST, str(fault), command, "DI200")) from fault
+    command = regenerate_command(folder, manifest.spec_file, standalone=manifest.standalone)
     contents: dict[str, bytes] = {}
     faults: list[Diagnostic] = []
     present = set(list_files(folder)) - {MANIFEST}
     for name, digest in sorted(manifest.files.items()):
         if name not in present:
-            faults.append(_fault(folder, name, "is missing", manifest.spec_file))
+            faults.append(_fault(folder, name, "is missing", command))
             continue
         contents[name] = (folder / name).read_bytes()
         if digest_bytes(contents[name]) != digest:
-            faults.append(
-                _fault(folder, name, "differs from manifest.json: it was changed by hand", manifest.spec_file)
-            )
+            faults.append(_fault(folder, name, "differs from manifest.json: it was changed by hand", command))
     for name in sorted(present - set(manifest.files)):
-        faults.append(_fault(folder, name, "is not listed in manifest.json", manifest.spec_file))
+        faults.append(_fault(folder, name, "is not listed in manifest.json", command))
     if faults:
         raise InputError(faults)
     return GeneratedFolder(folder, manifest, MappingProxyType(contents))
 
 
-def _fault(folder: Path, name: str, message: str, spec_file: str, code: str = "DI201") -> Diagnostic:
-    remedy = f"deepinfer-gen {spec_file} -o {folder.parent} --force"
-    return Diagnostic(code, f"{name} {message}", str(folder / name), help=f"write the folder anew: {remedy}")
+def _fault(folder: Path, name: str, message: str, command: str, code: str = "DI201") -> Diagnostic:
+    return Diagnostic(code, f"{name} {message}", str(folder / name), help=f"write the folder anew: {command}")
