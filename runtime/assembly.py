@@ -72,7 +72,7 @@ def assemble(
         model,
         cache,
         Sampler(loaded.kernels["sampler"]),
-        SamplingTable(state["count"], vocab_size),
+        SamplingTable(vocab_size),
         GraphTable.from_json(loaded.graphs),
     )
     engine = LLMEngine(

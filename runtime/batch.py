@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -82,23 +83,51 @@ class ForwardBatch:
 
         Raises ``ValueError`` when the rows do not cover the tokens.
         """
-        q_len = np.array(step.q_len, dtype=np.int64)
-        ends = np.cumsum(q_len)
-        tokens = len(step.input_ids)
-        if int(ends[-1]) != tokens:
-            raise ValueError(f"the rows hold {int(ends[-1])} tokens, the step {tokens}")
+        return BatchBuffer(step, device).fill(step)
 
-        def copied(array: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(np.array(array, dtype=np.int64)).to(device)
 
-        return cls(
-            input_ids=copied(step.input_ids),
-            positions=copied(step.positions),
-            row_of_token=copied(step.row_of_token),
-            q_start=torch.from_numpy(ends - q_len).to(device),
-            q_len=torch.from_numpy(q_len).to(device),
-            k_len=copied(step.k_len),
-            slot=copied(step.slot),
-            block_table=copied(step.block_table),
-            history=copied(step.history),
-        )
+class BatchBuffer:
+    """Memory for batches of one shape: a graph replays on the same tensors, and filling them makes none."""
+
+    def __init__(self, like: StepArrays, device: torch.device) -> None:
+        """Allocate for steps with as many tokens and rows as ``like`` has, in one piece that is copied at once."""
+        arrays = _batch_arrays(like)
+        self._host = torch.empty(sum(array.size for array in arrays), dtype=torch.int64)
+        self._packed = self._host.to(device)
+        sizes = [array.size for array in arrays]
+        shapes = [array.shape for array in arrays]
+        parts = zip(torch.split(self._host, sizes), torch.split(self._packed, sizes), shapes, strict=True)
+        views = [(host.view(shape).numpy(), packed.view(shape)) for host, packed, shape in parts]
+        self._arrays = [host for host, _ in views]
+        self._batch = ForwardBatch(*(packed for _, packed in views))
+
+    def fill(self, step: StepArrays) -> ForwardBatch:
+        """Copy a step's borrowed arrays; the batch stays valid until the next call.
+
+        Raises ``ValueError`` when the rows do not cover the tokens.
+        """
+        for target, source in zip(self._arrays, _batch_arrays(step), strict=True):
+            target[...] = source
+        if self._packed is not self._host:
+            self._packed.copy_(self._host)
+        return self._batch
+
+
+def _batch_arrays(step: StepArrays) -> list[NDArray[Any]]:
+    """The arrays of a step in the order of ``ForwardBatch``."""
+    input_ids, q_len = step.input_ids, step.q_len
+    starts = list(accumulate(q_len.tolist(), initial=0))
+    tokens = starts.pop()
+    if tokens != len(input_ids):
+        raise ValueError(f"the rows hold {tokens} tokens, the step {len(input_ids)}")
+    return [
+        input_ids,
+        step.positions,
+        step.row_of_token,
+        np.array(starts),
+        q_len,
+        step.k_len,
+        step.slot,
+        step.block_table,
+        step.history,
+    ]

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import nullcontext
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch._C._autograd import _profiler_enabled
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -52,11 +57,12 @@ class _Stream:
         self._fault: BaseException | None = None
 
     def run(self, label: str, work: Callable[[], T]) -> T:
-        """Run one piece of work; autograd modes are per thread, so the stream sets its own."""
+        """Run one piece of work under its name in a profile."""
         if self._fault is not None:
             raise self._fault
         try:
-            with torch.inference_mode(), torch.profiler.record_function(label):
+            # With or without a profile, naming work costs about as much as handing it over.
+            with torch.profiler.record_function(label) if _profiler_enabled() else nullcontext():
                 return work()
         except BaseException as fault:
             self._fault = fault
@@ -64,16 +70,35 @@ class _Stream:
 
 
 class _CpuEvent(Generic[T]):
-    def __init__(self, future: Future[T]) -> None:
-        self._future = future
+    """A future with one producer: a bare lock is the quickest way to wake another thread."""
+
+    __slots__ = ("_fault", "_pending", "_result")
+
+    def __init__(self) -> None:
+        self._pending = Lock()
+        self._pending.acquire()
+        self._result: T
+        self._fault: BaseException | None = None
+
+    def complete(self, work: Callable[[], T]) -> None:
+        """Run ``work`` and keep what comes of it; called once, by the stream's thread."""
+        try:
+            self._result = work()
+        except BaseException as fault:  # delivered by wait()
+            self._fault = fault
+        self._pending.release()
 
     def done(self) -> bool:
         """Whether the work has finished by now."""
-        return self._future.done()
+        return not self._pending.locked()
 
     def wait(self) -> T:
         """Block until it has, then return its result or raise its error."""
-        return self._future.result()
+        with self._pending:
+            pass
+        if self._fault is not None:
+            raise self._fault
+        return self._result
 
 
 class CpuDevice:
@@ -82,20 +107,36 @@ class CpuDevice:
     name = "cpu"
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="deepinfer-stream")
         self._stream = _Stream()
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        self._thread = Thread(target=self._run, name="deepinfer-stream", daemon=True)
+        self._thread.start()
 
     def submit(self, label: str, work: Callable[[], T]) -> Event[T]:
         """Queue ``work``; ``label`` names it in a profile."""
-        return _CpuEvent(self._thread.submit(self._stream.run, label, work))
+        if self._closed:
+            raise RuntimeError(f"the device was closed; '{label}' cannot run")
+        event: _CpuEvent[T] = _CpuEvent()
+        self._queue.put(partial(event.complete, partial(self._stream.run, label, work)))
+        return event
 
     def now(self) -> float:
         """``time.monotonic``."""
         return time.monotonic()
 
     def close(self) -> None:
-        """Finish the queued work and stop the thread."""
-        self._thread.shutdown(wait=True)
+        """Finish the queued work and stop the thread; nothing can be submitted any more."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        # Autograd modes are per thread, so the stream sets its own.
+        with torch.inference_mode():
+            while (work := self._queue.get()) is not None:
+                work()
+                del work  # so that an idle stream holds no results
 
 
 class _FakeEvent(Generic[T]):
@@ -136,7 +177,8 @@ class FakeDevice:
         self.timeline.append((label, start, self._free_at))
         outcome: Future[T] = Future()
         try:
-            outcome.set_result(self._stream.run(label, work))
+            with torch.inference_mode():
+                outcome.set_result(self._stream.run(label, work))
         except BaseException as fault:  # delivered by wait(), as a stream does
             outcome.set_exception(fault)
         return _FakeEvent(self, self._free_at, outcome)

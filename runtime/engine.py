@@ -215,9 +215,10 @@ class LLMEngine:
         """Commit a step's tokens, give each request those that became output, and end what has to end."""
         confidences = np.zeros((step.num_rows, _CONFIDENCES_PER_ROW), np.uint16)
         committed = self._core.commit(step.step_id, result.tokens, result.counts, confidences)
-        for index, row in enumerate(result.sampled_rows.tolist()):
-            if index in result.sampled.logprobs and committed.emitted[row]:
-                self._outputs.add_logprobs(requests[row], result.sampled.logprobs[index], int(result.tokens[row, 0]))
+        for index, logprobs in result.sampled.logprobs.items():
+            row = result.sampled_rows[index]
+            if committed.emitted[row]:
+                self._outputs.add_logprobs(requests[row], logprobs, int(result.tokens[row, 0]))
         outputs = self._deliver(requests, committed, result)
         return outputs + self._collect_ended()
 

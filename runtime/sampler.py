@@ -11,30 +11,67 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepinfer_gen.runtime.kernels.reference.sampler import greedy_rows, logprob_rows, sample_rows
+from deepinfer_gen.runtime.kernels.reference.tiles import tiled, tiles
 from deepinfer_gen.runtime.plan_types import KernelConfig
 from deepinfer_gen.runtime.random_numbers import Purpose, uniforms
 from deepinfer_gen.runtime.request import Request
 
-NO_LOGPROBS = -1
+_NO_NUMBERS = torch.empty(0, dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingRows:
-    """Parameters of the K rows of a step that yield a token.
+class RowParameters:
+    """Parameters of the K rows of a step that yield a token: the same as long as the rows are the same requests.
 
-    ``random`` holds the indices of the rows that are not greedy; ``temperature``, ``top_k``, ``top_p``, ``min_p`` and
-    ``uniforms`` are parallel to it. ``num_logprobs`` [K] is -1 where none are wanted. ``barred`` lists for some rows
-    the token ids that must not be drawn.
+    ``random`` lists the rows that are not greedy; ``temperature``, ``top_k``, ``top_p`` and ``min_p`` are parallel to
+    it. ``num_logprobs`` tells how many log probabilities are wanted, for the rows that want some. ``barred_below``
+    tells the K length from which on a row may end, for the rows that have ``min_tokens``.
     """
 
-    random: Tensor
+    random: Sequence[int]
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    num_logprobs: Mapping[int, int]
+    barred_below: Mapping[int, int]
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], vocab_size: int) -> RowParameters:
+        """Parameters of one request per row."""
+        params = [request.params for request in requests]
+        random = [row for row, p in enumerate(params) if not p.greedy]
+        drawn = [params[row] for row in random]
+        return cls(
+            random,
+            temperature=torch.tensor([p.temperature for p in drawn], dtype=torch.float32),
+            top_k=torch.tensor([min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in drawn]),
+            top_p=torch.tensor([p.top_p for p in drawn], dtype=torch.float32),
+            min_p=torch.tensor([p.min_p for p in drawn], dtype=torch.float32),
+            num_logprobs={
+                row: vocab_size if p.logprobs == -1 else min(p.logprobs, vocab_size)
+                for row, p in enumerate(params)
+                if p.logprobs is not None
+            },
+            barred_below={
+                row: request.prompt_length + request.params.min_tokens
+                for row, request in enumerate(requests)
+                if request.params.min_tokens
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """What one step is sampled with.
+
+    ``uniforms`` has a number for each random row of ``parameters``. ``barred`` lists for some rows the token ids that
+    must not be drawn.
+    """
+
+    parameters: RowParameters
     uniforms: Tensor
-    num_logprobs: NDArray[np.int64]
-    barred: tuple[tuple[int, tuple[int, ...]], ...]
+    barred: Sequence[tuple[int, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,63 +93,35 @@ class Sampled:
 
 
 class SamplingTable:
-    """Sampling parameters by state slot, so that the arrays of a step are gathered instead of rebuilt."""
+    """What steps are sampled with; parameters are made into arrays when the rows change, which most steps do not."""
 
-    def __init__(self, num_slots: int, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._owner = np.zeros(num_slots, np.uint64)
-        self._temperature = np.zeros(num_slots, np.float32)
-        self._top_k = np.full(num_slots, vocab_size, np.int64)
-        self._top_p = np.ones(num_slots, np.float32)
-        self._min_p = np.zeros(num_slots, np.float32)
-        self._num_logprobs = np.full(num_slots, NO_LOGPROBS, np.int64)
-        self._barred_below = np.zeros(num_slots, np.int64)
+        self._ids: list[int] = []
+        self._parameters = RowParameters.of([], vocab_size)
 
-    def rows(
-        self,
-        requests: Sequence[Request],
-        ids: NDArray[np.uint64],
-        slots: NDArray[np.int32],
-        k_lens: NDArray[np.int32],
-    ) -> SamplingRows:
+    def rows(self, requests: Sequence[Request], k_lens: Sequence[int]) -> SamplingRows:
         """The parameters of the sampling rows of a step, and the next random number of each random row.
 
-        ``requests``, ``ids``, ``slots`` and ``k_lens`` (K length with this step's tokens) are parallel, one per row.
+        ``requests`` and ``k_lens`` (K length with this step's tokens) are parallel, one per row.
         """
-        for row in np.nonzero(self._owner[slots] != ids)[0].tolist():
-            self._fill(int(slots[row]), requests[row])
-        temperature = self._temperature[slots]
-        random = np.nonzero(temperature > 0)[0]
-        chosen = slots[random]
+        ids = [request.id for request in requests]
+        if ids != self._ids:
+            self._ids, self._parameters = ids, RowParameters.of(requests, self._vocab_size)
+        barred = [row for row, end in self._parameters.barred_below.items() if k_lens[row] < end]
         return SamplingRows(
-            torch.from_numpy(random),
-            torch.from_numpy(temperature[random]),
-            torch.from_numpy(self._top_k[chosen]),
-            torch.from_numpy(self._top_p[chosen]),
-            torch.from_numpy(self._min_p[chosen]),
-            torch.from_numpy(_draw([requests[row] for row in random.tolist()])),
-            self._num_logprobs[slots],
-            tuple((r, requests[r].barred_ids) for r in np.nonzero(k_lens < self._barred_below[slots])[0].tolist()),
+            self._parameters,
+            _draw([requests[row] for row in self._parameters.random]),
+            [(row, requests[row].barred_ids) for row in barred],
         )
 
-    def _fill(self, slot: int, request: Request) -> None:
-        params = request.params
-        self._owner[slot] = request.id
-        self._temperature[slot] = 0.0 if params.greedy else params.temperature
-        self._top_k[slot] = min(params.top_k, self._vocab_size) if params.top_k > 0 else self._vocab_size
-        self._top_p[slot] = params.top_p
-        self._min_p[slot] = params.min_p
-        wanted = NO_LOGPROBS if params.logprobs is None else params.logprobs
-        self._num_logprobs[slot] = self._vocab_size if params.logprobs == -1 else min(wanted, self._vocab_size)
-        self._barred_below[slot] = request.prompt_length + params.min_tokens
 
-
-def _draw(requests: Sequence[Request]) -> NDArray[np.float64]:
-    """The next uniform number of each request; its round advances."""
+def _draw(requests: Sequence[Request]) -> Tensor:
+    """The next uniform number of each request, float64; its round advances."""
     if not requests:
-        return np.empty(0, np.float64)
+        return _NO_NUMBERS
     rounds = [request.next_round() for request in requests]
-    return uniforms([request.seed for request in requests], rounds, purpose=Purpose.RESIDUAL_OR_BONUS)
+    return torch.from_numpy(uniforms([r.seed for r in requests], rounds, purpose=Purpose.RESIDUAL_OR_BONUS))
 
 
 class Sampler:
@@ -123,42 +132,30 @@ class Sampler:
 
     def sample(self, logits: Tensor, rows: SamplingRows) -> Sampled:
         """Float32 [K, vocab] raw logits to tokens; log probabilities are those of the raw distribution."""
+        p = rows.parameters
         allowed = _bar(logits, rows.barred) if rows.barred else logits
-        tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-        if rows.random.shape[0] < logits.shape[0]:
-            for tile in _tiles(logits.shape[0], self._tile_rows):
-                tokens[tile] = greedy_rows(allowed[tile])
-        for tile in _tiles(rows.random.shape[0], self._tile_rows):
-            index = rows.random[tile]
+        tokens = tiled(greedy_rows, self._tile_rows, allowed)
+        for tile in tiles(len(p.random), self._tile_rows):
+            index = p.random[tile]
             tokens[index] = sample_rows(
-                allowed[index],
-                rows.temperature[tile],
-                rows.top_k[tile],
-                rows.top_p[tile],
-                rows.min_p[tile],
-                rows.uniforms[tile],
+                allowed[index], p.temperature[tile], p.top_k[tile], p.top_p[tile], p.min_p[tile], rows.uniforms[tile]
             )
-        return Sampled(tokens.numpy().astype(np.int32), self._logprobs(logits, tokens, rows.num_logprobs))
+        return Sampled(tokens.numpy().astype(np.int32), self._logprobs(logits, tokens, p.num_logprobs))
 
-    def _logprobs(self, logits: Tensor, tokens: Tensor, wanted: NDArray[np.int64]) -> dict[int, RowLogprobs]:
-        asking = np.nonzero(wanted != NO_LOGPROBS)[0]
+    def _logprobs(self, logits: Tensor, tokens: Tensor, wanted: Mapping[int, int]) -> dict[int, RowLogprobs]:
+        asking = list(wanted)
         result = {}
-        for tile in _tiles(len(asking), self._tile_rows):
+        for tile in tiles(len(asking), self._tile_rows):
             rows = asking[tile]
-            index = torch.from_numpy(rows)
-            found = logprob_rows(logits[index], tokens[index], int(wanted[rows].max()))
+            found = logprob_rows(logits[rows], tokens[rows], max(wanted[row] for row in rows))
             columns = zip(*(t.tolist() for t in found), strict=True)
             for row, (chosen, rank, top_ids, top) in zip(rows, columns, strict=True):
-                width = int(wanted[row])
-                result[int(row)] = RowLogprobs(chosen, rank, top_ids[:width], top[:width])
+                width = wanted[row]
+                result[row] = RowLogprobs(chosen, rank, top_ids[:width], top[:width])
         return result
 
 
-def _tiles(count: int, rows: int) -> list[slice]:
-    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
-
-
-def _bar(logits: Tensor, barred: tuple[tuple[int, tuple[int, ...]], ...]) -> Tensor:
+def _bar(logits: Tensor, barred: Sequence[tuple[int, tuple[int, ...]]]) -> Tensor:
     """A copy in which the barred tokens cannot be drawn."""
     masked = logits.clone()
     for row, ids in barred:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter as Tally
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from deepinfer_gen.runtime.metrics import PREFIX, SECONDS, TOKENS, Counter, Gauge, Metric, Observations
 from deepinfer_gen.runtime.outputs import RequestStateStats
@@ -28,7 +28,7 @@ class Load:
 
 @dataclass(slots=True)
 class StepCounts:
-    """What happened over some interval."""
+    """What happened up to now, or over some interval."""
 
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -44,12 +44,21 @@ class StepCounts:
         self.preemptions += len(step.preempted)
         if step.kind == Action.PREFILL:
             self.prefill_steps += 1
-            self.prompt_tokens += int(step.total_q)
+            self.prompt_tokens += step.total_q
         else:
+            graph = step.graph
             self.decode_steps += 1
-            self.decode_tokens += int(step.total_q)
-            self.padded_tokens += int(step.graph)
-            self.graphs[int(step.graph)] += 1
+            self.decode_tokens += step.total_q
+            self.padded_tokens += graph
+            self.graphs[graph] += 1
+
+    def copy(self) -> StepCounts:
+        """The counts of this moment."""
+        return replace(self, graphs=self.graphs.copy())
+
+    def since(self, earlier: StepCounts) -> StepCounts:
+        """What happened since ``earlier``, a copy of these counts."""
+        return StepCounts(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
 
     @property
     def padding_waste(self) -> float:
@@ -66,7 +75,7 @@ class EngineStats:
         self._log = log
         self._logged_at = clock()
         self.total = StepCounts()
-        self._interval = StepCounts()
+        self._logged = StepCounts()
         self._finished: Tally[str] = Tally()
         self._seconds = {
             name: Observations(SECONDS)
@@ -85,13 +94,11 @@ class EngineStats:
     def record_step(self, step: StepView) -> None:
         """Count a scheduled step before it runs."""
         self.total.add_step(step)
-        self._interval.add_step(step)
         self._iteration_tokens.add(float(step.total_q))
 
     def record_tokens(self, count: int) -> None:
         """Count tokens that became output."""
         self.total.generation_tokens += count
-        self._interval.generation_tokens += count
 
     def record_gap(self, seconds: float, tokens: int) -> None:
         """Count the time a request waited for ``tokens`` tokens that came together."""
@@ -117,8 +124,8 @@ class EngineStats:
         now = self._clock()
         if not self._log or now - self._logged_at < LOG_INTERVAL:
             return
-        logger.info("%s", stats_line(self._interval, now - self._logged_at, load()))
-        self._interval = StepCounts()
+        logger.info("%s", stats_line(self.total.since(self._logged), now - self._logged_at, load()))
+        self._logged = self.total.copy()
         self._logged_at = now
 
     def metrics(self, load: Load) -> list[Metric]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.batch import BatchBuffer, ForwardBatch
 from deepinfer_gen.runtime.device import Device
 from deepinfer_gen.runtime.graphs import GraphTable
 from deepinfer_gen.runtime.request import Request
@@ -35,7 +35,7 @@ class StepTokens:
 
     tokens: Int32
     counts: Int32
-    sampled_rows: NDArray[np.int64]
+    sampled_rows: Sequence[int]
     sampled: Sampled
 
 
@@ -51,6 +51,7 @@ class Worker:
         self._sampler = sampler
         self._table = table
         self._graphs = graphs
+        self._graph_batches: dict[int, BatchBuffer] = {}
 
     def copy_state(self, step: StepView) -> None:
         """Queue the step's block copies, state copies and state clearings, in this order."""
@@ -67,28 +68,27 @@ class Worker:
         self, step: StepView, requests: Sequence[Request], pre_sampler_sync: Callable[[StepView], None]
     ) -> StepTokens:
         """Run forward and sampling of ``step``; ``requests`` are those of its real rows, in row order."""
-        if step.graph:
-            self._check_graph(step)
-        rows = np.nonzero(step.samples[: step.num_rows])[0]
-        last_tokens = torch.from_numpy((np.cumsum(step.q_len, dtype=np.int64) - 1)[rows])
-        batch = ForwardBatch.from_step(step, _HOST)
-        sampled_requests = [requests[r] for r in rows.tolist()]
-        parameters = self._table.rows(sampled_requests, step.ids[rows], step.slot[rows], step.k_len[rows])
+        q_len = step.q_len.tolist()
+        batch = self._graph_batch(step, max(q_len)) if step.graph else ForwardBatch.from_step(step, _HOST)
+        counts = step.samples[: len(requests)]
+        rows = [row for row, count in enumerate(counts.tolist()) if count]
+        ends, k_len = list(accumulate(q_len)), step.k_len.tolist()
+        last_tokens = torch.from_numpy(np.array([ends[row] - 1 for row in rows], np.int64))
+        parameters = self._table.rows([requests[row] for row in rows], [k_len[row] for row in rows])
         logits: list[Tensor] = []
         self._device.submit("forward", lambda: logits.append(self._model(batch, self._cache, last_tokens)))
         sample = self._device.submit("sample", lambda: self._sampler.sample(logits[0], parameters))
         pre_sampler_sync(step)
         sampled = sample.wait()
-        tokens, counts = np.zeros((step.num_rows, 1), np.int32), np.zeros(step.num_rows, np.int32)
+        tokens = np.zeros((len(requests), 1), np.int32)
         tokens[rows, 0] = sampled.tokens
-        counts[rows] = 1
         return StepTokens(tokens, counts, rows, sampled)
 
-    def _check_graph(self, step: StepView) -> None:
-        self._graphs.check(
-            step.graph,
-            total_q=step.total_q,
-            tokens=len(step.input_ids),
-            rows=len(step.q_len),
-            longest_row=int(step.q_len.max()),
-        )
+    def _graph_batch(self, step: StepView, longest_row: int) -> ForwardBatch:
+        """The step in the tensors of its graph, which the last step in that graph no longer reads."""
+        size, tokens, rows = step.graph, len(step.input_ids), len(step.q_len)
+        self._graphs.check(size, total_q=step.total_q, tokens=tokens, rows=rows, longest_row=longest_row)
+        buffer = self._graph_batches.get(size)
+        if buffer is None:
+            buffer = self._graph_batches[size] = BatchBuffer(step, _HOST)
+        return buffer.fill(step)

@@ -52,6 +52,15 @@ def test_submitting_to_the_cpu_stream_does_not_block() -> None:
     device.close()
 
 
+def test_closing_finishes_what_is_queued_and_takes_no_more() -> None:
+    device = CpuDevice()
+    events = [device.submit("step", lambda i=i: i) for i in range(9)]
+    device.close()
+    assert [event.wait() for event in events] == list(range(9))
+    with pytest.raises(RuntimeError, match="'late'"):
+        device.submit("late", lambda: 0)
+
+
 def test_host_work_hides_behind_the_stream() -> None:
     device = FakeDevice({"forward": 0.010, "sample": 0.002})
     device.submit("forward", lambda: None)

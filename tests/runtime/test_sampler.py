@@ -41,11 +41,9 @@ def sample(
 def sample_requests(
     logits: Tensor, requests: Sequence[Request], *, tile: int = 4, table: SamplingTable | None = None, outputs: int = 0
 ) -> Sampled:
-    table = table or SamplingTable(64, VOCAB)
-    ids = np.array([r.id for r in requests], np.uint64)
-    slots = np.array([r.id for r in requests], np.int32)
-    k_lens = np.array([r.prompt_length + outputs for r in requests], np.int32)
-    return Sampler(kernel(tile)).sample(logits, table.rows(requests, ids, slots, k_lens))
+    table = table or SamplingTable(VOCAB)
+    k_lens = [r.prompt_length + outputs for r in requests]
+    return Sampler(kernel(tile)).sample(logits, table.rows(requests, k_lens))
 
 
 def expected_distribution(logits: Tensor, params: SamplingParams) -> np.ndarray:
@@ -133,22 +131,18 @@ def test_numbers_at_the_ends_of_the_interval_give_possible_tokens() -> None:
 def test_each_round_of_a_request_draws_another_number() -> None:
     one = request(1, SamplingParams(), seed=3)
     flat = torch.zeros(1, VOCAB)
-    table = SamplingTable(64, VOCAB)
+    table = SamplingTable(VOCAB)
     tokens = [int(sample_requests(flat, [one], table=table).tokens[0]) for _ in range(40)]
     assert len(set(tokens)) > 8
     again = request(1, SamplingParams(), seed=3)
     assert tokens == [int(sample_requests(flat, [again]).tokens[0]) for _ in range(40)]
 
 
-def test_a_slot_that_changes_hands_takes_the_new_parameters() -> None:
-    table = SamplingTable(8, VOCAB)
-    logits = torch.zeros(1, VOCAB)
-    logits[0, 4] = 1.0
-    slots, k_lens = np.array([2], np.int32), np.array([3], np.int32)
-    for number, greedy in ((1, False), (2, True)):
-        owner = request(number, SamplingParams(temperature=0 if greedy else 1))
-        rows = table.rows([owner], np.array([number], np.uint64), slots, k_lens)
-        assert (len(rows.random) == 0) == greedy
+def test_rows_that_change_take_the_new_parameters() -> None:
+    table = SamplingTable(VOCAB)
+    random, greedy = request(1, SamplingParams()), request(2, SamplingParams(temperature=0))
+    for requests, expected in (([random], [0]), ([greedy], []), ([greedy, random], [1]), ([greedy, random], [1])):
+        assert table.rows(requests, [3] * len(requests)).parameters.random == expected
 
 
 def test_end_tokens_cannot_come_before_min_tokens() -> None:

@@ -70,6 +70,13 @@ def _pass_matrices(streams: int, eps: float, device: torch.device) -> tuple[Tens
     return matrices[0], matrices[1]
 
 
+@functools.cache
+def _gate_terms(streams: int, eps: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What turns sigmoids into pre (plus ``eps``) and post (times 2): the summand and the factor, [2 * n] each."""
+    zeros, ones = torch.zeros(streams), torch.ones(streams)
+    return torch.cat([zeros + eps, zeros]).to(device), torch.cat([ones, 2 * ones]).to(device)
+
+
 def _mix_tile(
     flat: Tensor,
     fn: Tensor,
@@ -82,10 +89,11 @@ def _mix_tile(
 ) -> Tensor:
     """Coefficients of some tokens, flat [T, n * d]: pre | post | comb, flattened [T, n * (n + 2)]."""
     m = torch.addcmul(base, F.linear(flat, fn).mul_(inverse_rms(flat, norm_eps)), scale)
-    gates = torch.sigmoid(m[:, : 2 * streams])
+    shift, factor = _gate_terms(streams, eps, flat.device)
+    gates = torch.addcmul(shift, torch.sigmoid(m[:, : 2 * streams]), factor)
     comb = torch.softmax(m[:, 2 * streams :].reshape(-1, streams, streams), -1).add_(eps)
     balanced = sinkhorn(comb, iterations=iterations, eps=eps)
-    return torch.cat([gates[:, :streams] + eps, 2 * gates[:, streams:], balanced.flatten(1)], 1)
+    return torch.cat([gates, balanced.flatten(1)], 1)
 
 
 def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
@@ -102,4 +110,4 @@ def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
     for _ in range(iterations - 1):
         work.div_(torch.mm(rows, work, out=total))
         work.div_(torch.mm(columns, work, out=total))
-    return work[:-1].t().reshape(count, streams, streams)
+    return work[:-1].t().view(count, streams, streams)

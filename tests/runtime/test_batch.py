@@ -1,0 +1,66 @@
+"""Batches filled from scheduler steps: right values, lasting copies, memory that is used again."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from deepinfer_gen.runtime.batch import BatchBuffer, ForwardBatch
+
+CPU = torch.device("cpu")
+
+
+def step(q_len: list[int], first: int) -> SimpleNamespace:
+    """A step whose arrays hold different numbers counted from ``first``, except those that must fit ``q_len``."""
+    tokens, rows = sum(q_len), len(q_len)
+    shapes = {
+        "input_ids": (tokens,),
+        "positions": (tokens,),
+        "row_of_token": (tokens,),
+        "k_len": (rows,),
+        "slot": (rows,),
+        "block_table": (rows, 5),
+        "history": (rows, 3),
+    }
+    made = SimpleNamespace(q_len=np.array(q_len, np.int32))
+    for name, shape in shapes.items():
+        setattr(made, name, np.arange(first, first + np.prod(shape), dtype=np.int32).reshape(shape))
+        first += int(np.prod(shape))
+    return made
+
+
+def check(batch: ForwardBatch, source: SimpleNamespace) -> None:
+    assert batch.q_start.tolist() == (source.q_len.cumsum() - source.q_len).tolist()
+    for name in vars(source):
+        found = getattr(batch, name)
+        assert found.dtype == torch.int64
+        assert found.tolist() == getattr(source, name).tolist(), name
+
+
+def test_a_batch_outlives_the_step_it_copies() -> None:
+    first = step([2, 1, 3], 10)
+    batch = ForwardBatch.from_step(first, CPU)
+    kept = step([2, 1, 3], 10)
+    first.input_ids[:] = -1
+    check(batch, kept)
+
+
+def test_a_buffer_is_filled_again_in_place() -> None:
+    buffer = BatchBuffer(step([1, 1, 2, 0], 10), CPU)
+    one = buffer.fill(step([1, 1, 2, 0], 10))
+    places = [getattr(one, field.name).data_ptr() for field in fields(one)]
+    other = step([2, 1, 1, 0], 500)
+    two = buffer.fill(other)
+    check(two, other)
+    assert [getattr(two, field.name).data_ptr() for field in fields(two)] == places
+
+
+def test_rows_that_do_not_cover_the_tokens_are_refused() -> None:
+    wrong = step([2, 1], 10)
+    wrong.q_len[1] = 2
+    with pytest.raises(ValueError, match="the rows hold 4 tokens, the step 3"):
+        ForwardBatch.from_step(wrong, CPU)
