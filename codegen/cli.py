@@ -84,7 +84,7 @@ COMMANDS = (
     Command("weights", f"{_HERE}.weights", "list the tensors that a model config demands",
             ("deepinfer-gen weights deepseek-v4.1-flash", "deepinfer-gen weights folder/config.json --json")),
     Command("run", "deepinfer_gen.runtime.cli_run", "generate text with an engine",
-            ('deepinfer-gen run generated/tiny-cpu --prompt "Once upon a time" --max-tokens 32',),
+            ('deepinfer-gen run generated/tiny-cpu --prompt "w1 W2 w3" --max-tokens 32',),
             "0, 2, 4 a request failed"),
 )  # fmt: skip
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deepinfer_gen.runtime.sampling_params import SamplingParams
 
 _FAILED = ("abort", "error")
+_FIRST_REQUEST = 1  # a new LLM numbers its requests from here on
 _SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
     ("temperature", float, "randomness; 0 takes the most likely token"),
     ("top_p", float, "sample from the most likely tokens that hold this probability"),
@@ -181,12 +182,11 @@ class _Printer:
         self._live = live
         self._pieces: dict[int, list[str]] = {}
         self._ended: set[int] = set()
-        self._current = 0
+        self._current = _FIRST_REQUEST
 
     def take(self, output: RequestOutput) -> None:
         """Take one piece and print what is due."""
         number = int(output.request_id)
-        self._current = self._current or number
         if number not in self._pieces:
             self._pieces[number] = [self._prompt_text(output)]
         self._pieces[number].append(output.outputs[0].text)

@@ -19,11 +19,14 @@ def engine_folder(name: str | Path) -> Path:
     for folder in candidates:
         if (folder / "plan.json").is_file():
             return folder
+    compiled = Path("generated") / Path(name).stem
+    if (compiled / "plan.json").is_file():
+        remedy = f"a spec is no engine; the folder compiled from it may be {compiled}"
+    else:
+        remedy = "make one with: deepinfer-gen SPEC (or LLM.from_spec), and name its folder"
     raise InputError(
         Diagnostic(
-            "DI302",
-            f"there is no generated engine at {' or '.join(f'{str(c)!r}' for c in candidates)}",
-            help=f"make it with: deepinfer-gen {Path(name).name}",
+            "DI302", f"there is no generated engine at {' or '.join(f'{str(c)!r}' for c in candidates)}", help=remedy
         )
     )
 

@@ -19,54 +19,83 @@ _IS_LINE = re.compile(r"[^:]+:\d+:\d+").fullmatch
 class Unbuilt:
     """A mechanism: the Plan key that asks for it, the values that do, and the sentence that says so.
 
-    ``spec_key`` is the key to change in the spec when it is not ``key``.
+    ``remedy`` is what to write in the spec instead.
     """
 
     key: str
     asks: Callable[[Any], bool]
     sentence: str
-    spec_key: str = ""
+    remedy: str
+
+    @property
+    def spec_key(self) -> str:
+        """The spec key that ``remedy`` sets."""
+        return self.remedy.partition(":")[0]
 
 
 UNBUILT: tuple[Unbuilt, ...] = (
-    Unbuilt("engine.type", lambda v: v == "PROMPT", "prefill-only engines are not built yet"),
-    Unbuilt("engine.type", lambda v: v == "COMPLETION", "decode-only engines are not built yet"),
-    Unbuilt("hardware.backend", lambda v: v != "cpu", "only the cpu backend is built yet", "hardware"),
-    Unbuilt("parallel.dp", lambda v: v > 1, "several attention ranks are not built yet"),
-    Unbuilt("parallel.ep", lambda v: v > 1, "several expert ranks are not built yet"),
-    Unbuilt("parallel.cp", lambda v: v > 1, "context-parallel prefill is not built yet"),
-    Unbuilt("speculative.nextn", lambda v: v > 0, "drafting is not built yet"),
-    Unbuilt("speculative.verify", lambda v: v == "varlen", "variable-length verification is not built yet"),
-    Unbuilt("yoco.mode", lambda v: v != "off", "YOCO prefill truncation is not built yet"),
-    Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet"),
-    Unbuilt("determinism.batch_invariant", lambda v: v is True, "batch-invariant operators are not built yet"),
+    Unbuilt("engine.type", lambda v: v == "PROMPT", "prefill-only engines are not built yet", "engine.type: NORMAL"),
+    Unbuilt("engine.type", lambda v: v == "COMPLETION", "decode-only engines are not built yet", "engine.type: NORMAL"),
+    Unbuilt("hardware.backend", lambda v: v != "cpu", "only the cpu backend is built yet", "hardware: cpu"),
+    Unbuilt("parallel.dp", lambda v: v > 1, "several attention ranks are not built yet", "parallel.dp: 1"),
+    Unbuilt("parallel.ep", lambda v: v > 1, "several expert ranks are not built yet", "parallel.ep: 1"),
+    Unbuilt("parallel.cp", lambda v: v > 1, "context-parallel prefill is not built yet", "parallel.cp: 1"),
+    Unbuilt("speculative.nextn", lambda v: v > 0, "drafting is not built yet", "speculative.nextn: 0"),
+    Unbuilt(
+        "speculative.verify",
+        lambda v: v == "varlen",
+        "variable-length verification is not built yet",
+        "speculative.verify: fixed",
+    ),
+    Unbuilt("yoco.mode", lambda v: v != "off", "YOCO prefill truncation is not built yet", "yoco.mode: off"),
+    Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet", "schedule.zos: off"),
+    Unbuilt(
+        "determinism.batch_invariant",
+        lambda v: v is True,
+        "batch-invariant operators are not built yet",
+        "determinism.batch_invariant: false",
+    ),
     Unbuilt(
         "model.config.engram_max_ngram_size",
         lambda v: v != 4,
         "n-grams of other than 4 tokens are not built yet: the scheduler hands over the 3 ids before a row",
-        "model",
+        "model: one with n-grams of 4 tokens",
     ),
-    Unbuilt("numerics.policy", lambda v: v != "float32_unquantized", "this numeric policy is not built yet"),
+    Unbuilt(
+        "numerics.policy",
+        lambda v: v != "float32_unquantized",
+        "this numeric policy is not built yet",
+        "numerics.policy: float32_unquantized",
+    ),
 )
 
 
-def refuse_unbuilt(name: str, values: PlanValues) -> None:
-    """Raise one ``InputError`` (DI300) with every mechanism that the Plan needs and the runtime lacks.
+def unbuilt(name: str, values: PlanValues) -> list[Diagnostic]:
+    """Every mechanism that the Plan needs and the runtime lacks (DI300), with key, value and the line that set it.
 
-    ``values`` is the content of ``plan.json`` under that key; each diagnostic has the key, its value and the line that
-    set it.
+    ``values`` is the content of ``plan.json`` under that key.
     """
-    faults = [
-        _fault(name, entry, values)
-        for entry in UNBUILT
-        if entry.key in values and entry.asks(values[entry.key]["value"])
-    ]
+    return [_fault(name, entry, values) for entry in _asked(values)]
+
+
+def remedies(values: PlanValues) -> list[str]:
+    """What to write in the spec so that ``run`` accepts the engine; empty if it does already."""
+    return list(dict.fromkeys(entry.remedy for entry in _asked(values)))
+
+
+def _asked(values: PlanValues) -> list[Unbuilt]:
+    return [entry for entry in UNBUILT if entry.key in values and entry.asks(values[entry.key]["value"])]
+
+
+def refuse_unbuilt(name: str, values: PlanValues) -> None:
+    """Raise one ``InputError`` with all that ``unbuilt`` finds."""
+    faults = unbuilt(name, values)
     if faults:
         raise InputError(faults)
 
 
 def _fault(name: str, entry: Unbuilt, values: PlanValues) -> Diagnostic:
-    sources = [spec_line(values, key) for key in (entry.key, entry.spec_key) if key in values]
+    sources = [spec_line(values, key) for key in dict.fromkeys((entry.key, entry.spec_key)) if key in values]
     written = next((s for s in sources if _IS_LINE(s)), "")
     file, line, column = written.rsplit(":", 2) if written else ("", "0", "0")
     origin = "" if sources[0] == written else f" ({sources[0]})"
@@ -76,7 +105,7 @@ def _fault(name: str, entry: Unbuilt, values: PlanValues) -> Diagnostic:
         file=file,
         line=int(line),
         column=int(column),
-        help=f"it can be planned, checked and generated; to run it, change {entry.spec_key or entry.key}",
+        help=f"it can be planned, checked and generated; to run it, write {entry.remedy}",
     )
 
 

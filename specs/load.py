@@ -48,7 +48,7 @@ class LoadedSpec:
 
 
 def load_spec(path: str | Path, overrides: Mapping[str, str] | None = None) -> LoadedSpec:
-    """Load a spec from a file, or a shipped one by its bare name.
+    """Load a spec from a file, or a shipped one by its bare name (with or without ``.yaml``).
 
     ``overrides`` replaces values by dotted key, each given as YAML text (``fit --set``). Raises one ``InputError`` with
     every fault of the file; faults between keys that are themselves sound are among them.
@@ -74,6 +74,8 @@ def _find(path: str | Path) -> tuple[Path, str]:
         return shipped_specs()[str(path)], f"{path}.yaml"
     file = Path(path)
     if file.name == str(path) and not os.path.exists(path):
+        if file.suffix == ".yaml" and file.stem in shipped_specs():
+            return shipped_specs()[file.stem], str(path)
         from deepinfer_gen.specs.validate import did_you_mean
 
         remedy = did_you_mean(str(path), shipped_specs(), "name a file, or one of the shipped specs")

@@ -1,7 +1,18 @@
 """All tests, and the commands that they start, build engines in one cache of their own."""
 
 import os
+import signal
+from collections.abc import Iterator
 
+import pytest
 from built import TEST_CACHE
 
 os.environ["DEEPINFER_CACHE_DIR"] = str(TEST_CACHE)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell that starts the tests in the background leaves Ctrl-C ignored, which their child processes inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -11,6 +11,7 @@ from deepinfer_gen.codegen.commands.arguments import add_engine
 from deepinfer_gen.codegen.commands.output import write_lines
 from deepinfer_gen.codegen.drawing.picture import picture_of
 from deepinfer_gen.codegen.sources import open_layout
+from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,9 @@ def run(args: argparse.Namespace) -> int:
     plan, layout = open_layout(args.spec)
     picture = picture_of(plan.name, layout, backbone_layers=plan.integer("model.config.num_hidden_layers"))
     if args.output:
+        if args.output.suffix != ".svg":
+            message = f"the picture is an SVG, and '{args.output}' does not end in .svg"
+            raise InputError(Diagnostic("DI266", message, help=f"write -o {args.output.with_suffix('.svg')}"))
         from deepinfer_gen.codegen.drawing.svg import layout_svg
 
         args.output.write_text(layout_svg(picture), encoding="utf-8", newline="\n")

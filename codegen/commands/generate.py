@@ -29,11 +29,15 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_spec(args.spec)
     from deepinfer_gen.codegen.render import render
     from deepinfer_gen.codegen.write import write_folder
+    from deepinfer_gen.runtime.mechanisms import remedies
 
     written = write_folder(render(plan, standalone=args.standalone), args.output / plan.name, force=args.force)
     count = len(written.changed)
     sys.stderr.write(f"wrote {count} file{'s' if count > 1 else ''}\n" if count else "the folder is up to date\n")
     write_lines([str(written.path)])
     if not args.no_build:
+        missing = remedies(plan.as_dict()["values"])
+        if missing:
+            sys.stderr.write(f"note: run refuses this engine for now; to run it, write {', '.join(missing)}\n")
         build(written.path)
     return 0

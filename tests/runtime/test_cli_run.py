@@ -50,6 +50,14 @@ def test_prompt_and_completion_are_printed_in_input_order(
     assert capsys.readouterr().out.splitlines() == [f"{t} {words(continuation(i, 4))}" for t, i in expected]
 
 
+def test_a_request_that_ends_at_once_is_printed_too(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends before the others have shown anything, and still has its line in input order."""
+    stop = continuation([0, 5], 1)[0]
+    arguments = ("--prompt", "w1", "--prompt", "w2", "--prompt", "w3", "--stop-token-ids", str(stop))
+    assert run(*arguments, *GREEDY) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["w1", "w2", "w3"]
+
+
 def test_json_is_one_line_per_request_and_nothing_else(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "--prompt-ids", "5", "--prompt", "w2", "--logprobs", "1", *GREEDY) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

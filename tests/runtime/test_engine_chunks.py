@@ -62,6 +62,7 @@ def watch_tables(llm: LLM) -> list[bool]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("chunk", [1, 6, 7, 50, 64])
 def test_chunks_and_scattered_blocks(chunk: int, reference: Mapping[str, Any], tmp_path: Path) -> None:
     prompts = [{"prompt_token_ids": reference[f"p{n}_ids"].tolist()} for n in LENGTHS]

@@ -109,7 +109,7 @@ def test_a_table_s_value_points_at_the_line_that_names_the_table() -> None:
     (fault,) = caught.value.diagnostics
     assert fault.place == "a.yaml:4:11"
     assert "hardware.backend is 'cuda' (sm90.yaml: backend)" in fault.message
-    assert fault.help.endswith("change hardware")
+    assert fault.help.endswith("write hardware: cpu")
 
 
 def test_a_default_has_no_line() -> None:
