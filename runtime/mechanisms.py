@@ -56,12 +56,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "determinism.batch_invariant: false",
     ),
     Unbuilt(
-        "model.config.engram_max_ngram_size",
-        lambda v: v != 4,
-        "n-grams of other than 4 tokens are not built yet: the scheduler hands over the 3 ids before a row",
-        "model: one with n-grams of 4 tokens",
-    ),
-    Unbuilt(
         "numerics.policy",
         lambda v: v != "float32_unquantized",
         "this numeric policy is not built yet",

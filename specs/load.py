@@ -21,7 +21,7 @@ _STAND_INS: Tree = {
     "engine": {"name": "x"},
     "model": "deepseek-v4.1-flash",
     "hardware": "cpu",
-    "limits": {"max_num_seqs": 1, "max_model_len": 1},
+    "limits": {"max_num_seqs": 1, "max_model_len": 2},
 }
 
 

@@ -255,6 +255,13 @@ MODEL_RULES: tuple[ModelRule, ...] = (
         "engram_max_ngram_size must be at least 2 and engram_compressed_vocab_size at most vocab_size",
         "hashes begin with pairs of tokens, and the token map merges tokens",
     ),
+    ModelRule(
+        "DI091",
+        ("engram_max_ngram_size", "engram_n_heads"),
+        lambda order, heads: (order - 1) * heads <= 1024,
+        "an Engram layer has too many hash tables, (engram_max_ngram_size - 1) * engram_n_heads",
+        "more than 1024 are not supported",
+    ),
     *(
         ModelRule("DI090", (name,), lambda theta: theta > 1, f"{name} must be over 1", "the release has 10000 and more")
         for name in ("rope_theta", "compress_rope_theta")

@@ -80,7 +80,7 @@ class Limits(Section):
     """What the engine accepts. The last three limit a prefill step; all are accepted for every engine type."""
 
     max_num_seqs: int = setting(..., "sequences that run at once", unit="sequences", ge=1, le=_MAX_SEQS)
-    max_model_len: int = setting(..., "longest sequence, prompt and output", unit="tokens", ge=1, le=_MAX_TOKENS)
+    max_model_len: int = setting(..., "longest sequence, prompt and output", unit="tokens", ge=2, le=_MAX_TOKENS)
     max_num_batched_tokens: int | None = setting(
         None,
         "prompt tokens of one prefill step",

@@ -24,6 +24,13 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         heads=f"{_C}.engram_n_heads",
     )
     b.formula(
+        "engram.history_tokens",
+        "max_ngram - 1",
+        unit="tokens",
+        why="ids before a step's first query that its longest n-gram reaches back to",
+        max_ngram=f"{_C}.engram_max_ngram_size",
+    )
+    b.formula(
         "engram.multiplier_bound",
         "(2 ** 63 - 1) // vocab // 2",
         why="an odd multiplier below twice this keeps token times multiplier inside 63 bits",

@@ -61,6 +61,7 @@ _MEMBERS = (
     _Member("kNumSlots", _COUNT, "state.num_slots"),
     _Member("kSlidingWindow", _COUNT, "model.config.sliding_window"),
     _Member("kSwaRingTokens", _COUNT, "state.swa_ring_tokens"),
+    _Member("kHistory", _COUNT, "engram.history_tokens"),
     _Member("kNextn", _COUNT, "speculative.nextn"),
     _Member("kMaxQ", _COUNT, "speculative.max_q"),
     _Member("kPrefillAttemptInterval", _COUNT, "schedule.prefill_attempt_interval"),

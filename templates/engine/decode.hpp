@@ -32,8 +32,11 @@ class Decode {
 
     std::array<Candidate, kCapacity> candidates;
     const std::span selected = std::span(candidates).first(select(state, candidates));
-    std::ranges::make_heap(selected, longest_first);
-    std::ranges::sort_heap(selected, longest_first);
+    // One row needs no order, and the compiler sees the heap reach past an array of one.
+    if constexpr (kCapacity > 1) {
+      std::ranges::make_heap(selected, longest_first);
+      std::ranges::sort_heap(selected, longest_first);
+    }
     std::array<std::int32_t, kCapacity> caps;
     std::array<std::int32_t, kCapacity> drafts;
     for (std::size_t i = 0; i < selected.size(); ++i) caps[i] = draft_cap(state, selected[i].place);

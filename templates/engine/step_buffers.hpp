@@ -31,7 +31,6 @@ struct StepRow {
 template <class Cfg>
 class StepBuffers {
  public:
-  static constexpr std::int32_t kHistory = 3;  // ids before the first query that the longest n-gram needs
   static constexpr std::int32_t kMaxRows = std::max(Cfg::kMaxNumPrompts, Cfg::kMaxGraphRows);
   static constexpr std::int32_t kMaxTokens = std::max(Cfg::kMaxNumBatchedTokens, Cfg::kMaxTotalQ);
 
@@ -53,9 +52,9 @@ class StepBuffers {
     remap_[r] = row.remap;
     samples_[r] = row.samples;
     const auto known = static_cast<std::int32_t>(row.tokens.size());
-    for (std::int32_t i = 0; i < kHistory; ++i) {
-      const std::int32_t position = row.start - kHistory + i;
-      history_[kHistory * r + i] = 0 <= position && position < known ? row.tokens[position] : -1;
+    for (std::int32_t i = 0; i < Cfg::kHistory; ++i) {
+      const std::int32_t position = row.start - Cfg::kHistory + i;
+      history_[Cfg::kHistory * r + i] = 0 <= position && position < known ? row.tokens[position] : -1;
     }
     for (std::int32_t position = row.start; position < row.start + row.q_len; ++position, ++tokens_) {
       input_ids_[tokens_] = position < known ? row.tokens[position] : 0;
@@ -105,7 +104,7 @@ class StepBuffers {
     view.remap = {remap_.data(), rows};
     view.samples = {samples_.data(), rows};
     view.block_table = {block_table_.data(), rows, static_cast<std::size_t>(Cfg::kBlocksPerSeq)};
-    view.history = {history_.data(), rows, static_cast<std::size_t>(kHistory)};
+    view.history = {history_.data(), rows, static_cast<std::size_t>(Cfg::kHistory)};
     view.input_ids = {input_ids_.data(), tokens};
     view.positions = {positions_.data(), tokens};
     view.row_of_token = {row_of_token_.data(), tokens};
@@ -148,7 +147,7 @@ class StepBuffers {
   Array<std::int32_t, kMaxRows> slot_{};
   Array<std::int32_t, kMaxRows> remap_{};
   Array<std::int32_t, kMaxRows> samples_{};
-  Array<std::int32_t, std::int64_t{kMaxRows} * kHistory> history_{};
+  Array<std::int32_t, std::int64_t{kMaxRows} * Cfg::kHistory> history_{};
   Array<std::int32_t, std::int64_t{kMaxRows} * Cfg::kBlocksPerSeq> block_table_{};
   Array<std::uint64_t, kMaxRows> table_serial_{};  // whose table a row shows
   Array<std::int32_t, kMaxRows> table_blocks_{};   // and how many of its entries are not 0

@@ -20,7 +20,6 @@ BUILT = {
     "yoco.mode": "off",
     "schedule.zos": "off",
     "determinism.batch_invariant": False,
-    "model.config.engram_max_ngram_size": 4,
     "numerics.policy": "float32_unquantized",
 }
 NEEDS = [
@@ -36,8 +35,6 @@ NEEDS = [
     ("yoco.mode", "mask"),
     ("schedule.zos", "on"),
     ("determinism.batch_invariant", True),
-    ("model.config.engram_max_ngram_size", 3),
-    ("model.config.engram_max_ngram_size", 5),
     ("numerics.policy", "released"),
     ("numerics.policy", "bf16"),
     ("numerics.policy", "float32"),

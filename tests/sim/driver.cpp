@@ -37,6 +37,7 @@ struct Config {
   static constexpr EngineType kEngineType = EngineType::Normal;
   static constexpr std::int32_t kMaxNumSeqs = 5;
   static constexpr std::int32_t kMaxModelLen = 80;
+  static constexpr std::int32_t kHistory = 3;
   static constexpr std::int32_t kNextn = Nextn;
   static constexpr std::int32_t kMaxQ = Nextn + 1;
   static constexpr std::int32_t kRuntimeMaxModelLen = kMaxModelLen + 3 * Nextn + 1;

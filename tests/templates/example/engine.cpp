@@ -29,6 +29,7 @@ const EngineInfo& engine_info() {
           constant("kNumBlocks", EngineConfig::kNumBlocks),
           constant("kBlocksPerSeq", EngineConfig::kBlocksPerSeq),
           constant("kNumSlots", EngineConfig::kNumSlots),
+          constant("kHistory", EngineConfig::kHistory),
           constant("kNextn", EngineConfig::kNextn),
           constant("kMaxQ", EngineConfig::kMaxQ),
           constant("kPrefillAttemptInterval", EngineConfig::kPrefillAttemptInterval),

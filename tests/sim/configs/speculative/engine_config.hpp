@@ -22,6 +22,7 @@ struct EngineConfig {
   static constexpr std::int32_t kNumBlocks = 34;
   static constexpr std::int32_t kBlocksPerSeq = 20;
   static constexpr std::int32_t kNumSlots = 7;
+  static constexpr std::int32_t kHistory = 3;
   static constexpr std::int32_t kNextn = 5;
   static constexpr std::int32_t kMaxQ = 6;
   static constexpr std::int32_t kPrefillAttemptInterval = 3;
