@@ -16,6 +16,7 @@ from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.sources import plan_spec_unfit
 from deepinfer_gen.codegen.text import GIB, columns, write_bytes
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.specs.fields import spec_fields
 
 MOST_RANKS = 4096
 
@@ -148,20 +149,20 @@ def _try(spec: str, overrides: Mapping[str, str]) -> _Trial:
 
 
 def _largest(plan: Plan, key: str, trial: Callable[..., _Trial]) -> Answer:
-    now = plan.integer(key)
-    fits = _search(now, lambda value: trial(**{key: value}).fits)
-    full = _search(now, lambda value: trial(**{key: value}).full)
+    now, least = plan.integer(key), spec_fields()[key].least or 1
+    fits = _search(least, now, lambda value: trial(**{key: value}).fits)
+    full = _search(least, now, lambda value: trial(**{key: value}).full)
     return Answer("largest", key, now, fits, full, trial(**{key: (fits or 0) + 1}).reason)
 
 
-def _search(now: int, good: Callable[[int], bool]) -> int | None:
-    """The largest good value, searched up from ``now`` or down to 1; None if no value is good."""
+def _search(least: int, now: int, good: Callable[[int], bool]) -> int | None:
+    """The largest good value, searched up from ``now`` or down to ``least``; None if no value is good."""
     if good(now):
         low, high = now, now * 2
         while good(high):
             low, high = high, high * 2
-    elif good(1):
-        low, high = 1, now
+    elif good(least):
+        low, high = least, now
     else:
         return None
     while high - low > 1:

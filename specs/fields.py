@@ -15,7 +15,11 @@ from deepinfer_gen.specs.schema_types import Section
 
 @dataclass(frozen=True, slots=True)
 class SpecField:
-    """One dotted spec key. ``default`` is ``None`` when required or computed; ``rule`` words a computed default."""
+    """One dotted spec key.
+
+    ``default`` is ``None`` when required or computed; ``rule`` words a computed default; ``least`` is the lowest value
+    of a plain number.
+    """
 
     key: str
     default: Any
@@ -25,6 +29,7 @@ class SpecField:
     engine_types: tuple[str, ...]
     unit: str
     description: str
+    least: int | None
 
     def means_something_for(self, engine_type: str) -> bool:
         """Whether an engine of this type reads the key."""
@@ -56,4 +61,5 @@ def _field(key: str, info: FieldInfo) -> SpecField:
         engine_types=tuple(extra["engine_types"]),
         unit=extra["unit"],
         description=info.description or "",
+        least=next((m.ge for m in info.metadata if hasattr(m, "ge")), None),
     )
