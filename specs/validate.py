@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeVar, get_args
 
@@ -97,6 +97,15 @@ def _section(model: type[BaseModel], key: str) -> type[BaseModel]:
     return section
 
 
+def _dotted(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every key of the model and its sections."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from _dotted(info.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
 def _diagnostic(model: type[BaseModel], tree: YamlTree, key: str, error: Any) -> Diagnostic:
     kind = error["type"]
     value = error["input"]
@@ -108,7 +117,12 @@ def _diagnostic(model: type[BaseModel], tree: YamlTree, key: str, error: Any) ->
     at: KeyPlace = tree.places[key]
     if kind == "extra_forbidden":
         where = f"{parent} has" if parent else "there are"
-        help_ = did_you_mean(name, _section(model, key).model_fields, f"{where} these keys")
+        elsewhere = [k for k in _dotted(model) if k.rpartition(".")[2] == name]
+        help_ = (
+            f"did you mean '{elsewhere[0]}'?"
+            if elsewhere
+            else did_you_mean(name, _section(model, key).model_fields, f"{where} these keys")
+        )
         return at.source.error("DI011", f"unknown key '{key}'", at.key, help_)
     return at.error(*_sentence(model, key, kind, value, error))
 
