@@ -262,7 +262,8 @@ class LLMEngine:
     def _check_alive(self) -> None:
         if os.getpid() != self._process:
             raise EngineError(
-                f"the engine belongs to process {self._process}; its threads do not survive a fork: make one in the child"
+                f"the engine belongs to process {self._process} and its threads do not survive a fork;"
+                " make one in the child"
             )
         if self._fault is not None:
             raise EngineError(f"the engine stopped at an earlier error ({self._fault}); make a new one")

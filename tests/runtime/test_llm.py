@@ -256,10 +256,9 @@ def test_enqueued_requests_wait_and_mix_with_others(scripted: LLM) -> None:
 
 
 def test_a_forked_child_is_told_to_make_its_own_engine(scripted: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    with pytest.raises(EngineError, match="make one in the child"):
+    with monkeypatch.context() as child, pytest.raises(EngineError, match="make one in the child"):
+        child.setattr(os, "getpid", lambda: -1)
         generate(scripted, [5])
-    monkeypatch.undo()
     assert ids(generate(scripted, [5])) == continuation([5], 8)
 
 
