@@ -65,7 +65,7 @@ def _compiled(
     }
     for name, (file, value) in expected.items():
         if constants.get(name) != value:
-            yield file, f"says {_short(value)} where the compiled {name} is {_short(constants.get(name))}"
+            yield file, f"says {short(value)} where the compiled {name} is {short(constants.get(name))}"
 
 
 def _graph_lookup(graphs: Mapping[str, Any]) -> Iterator[Fault]:
@@ -74,7 +74,7 @@ def _graph_lookup(graphs: Mapping[str, Any]) -> Iterator[Fault]:
     totals = range(graphs["max_total_q"] + 1 if sizes else 0)
     wanted = [next((i for i, size in enumerate(sizes) if size >= total), len(sizes)) for total in totals]
     if graphs["lookup"] != wanted:
-        yield "graphs.json", f"lookup does not name the smallest size that holds each total: {_short(graphs['lookup'])}"
+        yield "graphs.json", f"lookup does not name the smallest size that holds each total: {short(graphs['lookup'])}"
 
 
 def _kernels(table: Mapping[str, Any], kernels: Mapping[str, KernelConfig]) -> Iterator[Fault]:
@@ -82,7 +82,7 @@ def _kernels(table: Mapping[str, Any], kernels: Mapping[str, KernelConfig]) -> I
         listed = table.get(name)
         defined = asdict(kernels[name]) if name in kernels else None
         if listed is None or defined is None or {**listed, "name": name} != defined:
-            yield "kernels.json", f"and kernels.py differ on {name}: {_short(listed)} and {_short(defined)}"
+            yield "kernels.json", f"and kernels.py differ on {name}: {short(listed)} and {short(defined)}"
 
 
 def _model(layout: Mapping[str, Any], model: ModelPlan) -> Iterator[Fault]:
@@ -103,7 +103,7 @@ def _model(layout: Mapping[str, Any], model: ModelPlan) -> Iterator[Fault]:
         }
         for name, (region, entry) in pairs.items():
             if _fields(region) != _entry(entry):
-                said = f"{_short(_fields(region))}, layout.json says {_short(_entry(entry))}"
+                said = f"{short(_fields(region))}, layout.json says {short(_entry(entry))}"
                 yield "model_plan.py", f"layer {layer.index} {name} is {said}"
         window = state.get(("swa", layer.index))
         if window is not None and window["stored"] != layer.stored:
@@ -118,6 +118,7 @@ def _entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if entry is None else {name: entry[name] for name in ("offset", "rows", "row_bytes", "format")}
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value for a sentence, long ones cut."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

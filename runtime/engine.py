@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class LLMEngine:
         self._published: Reduction | None = None
         self._backoff = _FIRST_BACKOFF
         self._fault: str | None = None
+        self._process = os.getpid()
         self.stats = stats
         self.init_pd_split()
 
@@ -259,5 +261,10 @@ class LLMEngine:
         return outputs
 
     def _check_alive(self) -> None:
+        if os.getpid() != self._process:
+            raise EngineError(
+                f"the engine belongs to process {self._process} and its threads do not survive a fork;"
+                " make one in the child"
+            )
         if self._fault is not None:
             raise EngineError(f"the engine stopped at an earlier error ({self._fault}); make a new one")

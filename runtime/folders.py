@@ -47,7 +47,7 @@ def read_plan(folder: Path) -> PlanHead:
         plan = json.loads(path.read_text(encoding="utf-8"))
         plan["values"]["engine.type"]["value"]
         return PlanHead(plan["name"], plan["spec_file"], plan["values"])
-    except (ValueError, KeyError, TypeError) as fault:
+    except (ValueError, KeyError, TypeError, RecursionError) as fault:
         raise InputError(
             Diagnostic(
                 "DI303",

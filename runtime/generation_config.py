@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime.checkpoint_files import read_object
 from deepinfer_gen.runtime.sampling_params import ParameterError, SamplingParams
 
 _FIELD_OF = {
@@ -23,11 +23,10 @@ def default_sampling_params(checkpoint: Path) -> SamplingParams:
     path = checkpoint / "generation_config.json"
     if not path.is_file():
         return SamplingParams()
+    config = read_object(path, "the generation config", "DI306")
+    given = {field: config[name] for name, field in _FIELD_OF.items() if config.get(name) is not None}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        given = {field: config[name] for name, field in _FIELD_OF.items() if config.get(name) is not None}
         return SamplingParams(**given)
-    except (ValueError, AttributeError, ParameterError) as fault:
-        raise InputError(
-            Diagnostic("DI306", f"the generation config cannot be used: {fault}", file=str(path))
-        ) from fault
+    except ParameterError as fault:
+        message, remedy = f"the generation config cannot be used: {fault}", "correct the value, or remove the file"
+        raise InputError(Diagnostic("DI306", message, file=str(path), help=remedy)) from fault

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TextIO
 
+from deepinfer_gen.runtime.checkpoint_config import check_config
 from deepinfer_gen.runtime.conversation import Message, parse_conversations
 from deepinfer_gen.runtime.engine_args import check_engine_arguments, refuse_unused
 from deepinfer_gen.runtime.folders import checkpoint_folder, engine_folder, read_plan
@@ -94,6 +95,7 @@ class LLM(NotOffered):
         )
         traces = profile_folder(profiler_config)
         checkpoint = checkpoint_folder(model, plan.values["model.preset"]["value"])
+        check_config(checkpoint, plan.values)
         self._tokenizer = None if skip_tokenizer_init else Tokenizer(Path(tokenizer) if tokenizer else checkpoint)
         self._chat_template = (
             chat_template.read_text(encoding="utf-8") if isinstance(chat_template, Path) else chat_template

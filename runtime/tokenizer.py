@@ -5,7 +5,6 @@ The method names are those of Hugging Face tokenizers, so that scripts which cal
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import tokenizers
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.chat_template import render_chat
+from deepinfer_gen.runtime.checkpoint_files import read_object, read_text
 
 
 class Tokenizer:
@@ -123,25 +123,20 @@ def _load_tokenizer(path: Path) -> tokenizers.Tokenizer:
                 "DI310",
                 f"the checkpoint has no tokenizer: '{path.name}' is missing",
                 file=str(path),
-                help="give prompts as token ids (--prompt-ids) or add the file",
+                help="add the file of the release; a model with Engram tables needs it for prompts of token ids too",
             )
         )
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as fault:  # the library raises the bare class for every malformed file
-        raise InputError(Diagnostic("DI311", f"the tokenizer cannot be read: {fault}", file=str(path))) from fault
+        message, remedy = f"the tokenizer cannot be read: {fault}", "download the file again"
+        raise InputError(Diagnostic("DI311", message, file=str(path), help=remedy)) from fault
 
 
 def _load_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as fault:
-        raise InputError(Diagnostic("DI311", f"the tokenizer config is not JSON: {fault}", file=str(path))) from fault
-    if not isinstance(config, dict):
-        raise InputError(Diagnostic("DI311", "the tokenizer config is no JSON object", file=str(path)))
-    return config
+    return read_object(path, "the tokenizer config", "DI311")
 
 
 def _token_text(entry: Any) -> str | None:
@@ -153,7 +148,8 @@ def _token_text(entry: Any) -> str | None:
 def _chat_template(entry: Any, path: Path) -> str | None:
     """A template stands in the config, as text or as a list of named ones, or in a file of its own."""
     if isinstance(entry, list):
-        entry = next((t.get("template") for t in entry if t.get("name") == "default"), None)
+        named = [t for t in entry if isinstance(t, dict)]
+        entry = next((t.get("template") for t in named if t.get("name") == "default"), None)
     if entry is None and path.is_file():
-        entry = path.read_text(encoding="utf-8")
+        entry = read_text(path, "the chat template", "DI311")
     return entry if isinstance(entry, str) else None

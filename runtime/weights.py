@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,8 +79,9 @@ def load_weights(plan: ModelPlan, constants: Constants, folder: Path) -> Weights
                 message = f"tensor '{name}' lies in '{found[name].shard}' and again here"
                 faults.append(Diagnostic("DI356", message, file=shard, help="a tensor lies in one shard"))
             found.setdefault(name, stored)
-    faults += _index_faults(index, found)
-    faults += _tensor_faults(expected_tensors(plan, constants), index, found)
+    expected = expected_tensors(plan, constants)
+    faults += _index_faults(index, found, expected)
+    faults += _tensor_faults(expected, index, found)
     if faults:
         shown = faults[:_SHOWN_FAULTS]
         if len(faults) > len(shown):
@@ -106,7 +107,13 @@ def _bytes(tensors: Mapping[str, StoredTensor]) -> int:
     return sum(t.stop - t.start for t in tensors.values())
 
 
-def _index_faults(index: Mapping[str, str], found: Mapping[str, StoredTensor]) -> Iterator[Diagnostic]:
+def _index_faults(
+    index: Mapping[str, str], found: Mapping[str, StoredTensor], expected: Collection[str]
+) -> Iterator[Diagnostic]:
+    for name, shard in index.items():
+        if name not in found and name not in expected:
+            message = f"tensor '{name}' is listed in '{shard}', which does not hold it"
+            yield Diagnostic("DI355", message, file=INDEX_NAME, help="index and shards must agree")
     for name, stored in found.items():
         listed = index.get(name)
         if listed is None:

@@ -75,7 +75,7 @@ def parse_sealed(text: bytes) -> dict[str, Any]:
     """
     try:
         content = json.loads(text.decode())
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise ValueError(f"is not valid JSON ({fault})") from fault
     if not isinstance(content, dict) or "digest" not in content:
         raise ValueError("has no digest of its own")

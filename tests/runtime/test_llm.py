@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scripted_model import continuation, words
 
+from deepinfer_gen.runtime.engine import EngineError
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.metrics import Counter, Gauge, Histogram
 from deepinfer_gen.runtime.outputs import RequestOutput
@@ -252,6 +253,13 @@ def test_enqueued_requests_wait_and_mix_with_others(scripted: LLM) -> None:
     assert scripted.wait_for_completion(use_tqdm=False) == []
     with pytest.raises(ParameterError, match="RequestOutput"):
         scripted.wait_for_completion(int, use_tqdm=False)  # type: ignore[arg-type]
+
+
+def test_a_forked_child_is_told_to_make_its_own_engine(scripted: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as child, pytest.raises(EngineError, match="make one in the child"):
+        child.setattr(os, "getpid", lambda: -1)
+        generate(scripted, [5])
+    assert ids(generate(scripted, [5])) == continuation([5], 8)
 
 
 def test_abort(scripted: LLM) -> None:

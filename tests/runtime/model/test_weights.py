@@ -102,6 +102,13 @@ def test_tensor_that_the_index_does_not_list(folder: Path, load: Callable[[], We
     assert any("'norm.weight'" in f and "the index does not list it" in f for f in faults(load))
 
 
+def test_a_listed_tensor_that_no_shard_holds(folder: Path, load: Callable[[], Weights]) -> None:
+    edit_index(folder, lambda m: m.update({"layers.0.bogus.weight": SECOND}))
+    (fault,) = faults(load)
+    assert "DI355" in fault
+    assert f"'layers.0.bogus.weight' is listed in '{SECOND}', which does not hold it" in fault
+
+
 def test_tensor_in_another_shard_than_listed(folder: Path, load: Callable[[], Weights]) -> None:
     edit_index(folder, lambda m: m.update({"embed.weight": SECOND}))
     assert f"'embed.weight' is listed in '{SECOND}' and lies in '{FIRST}'" in faults(load)[0]

@@ -21,7 +21,7 @@ struct EngineConfig {
   static constexpr std::int32_t kNumBlocks = 25;                  // kv.num_blocks, with block 0
   static constexpr std::int32_t kBlocksPerSeq = 13;               // ceil(97 / 8)
   static constexpr std::int32_t kNumSlots = 6;                    // state.num_slots, with slot 0
-  static constexpr std::int32_t kHistory = 3;                      // engram.history_tokens
+  static constexpr std::int32_t kHistory = 3;                     // engram.history_tokens
   static constexpr std::int32_t kNextn = 0;                       // speculative.nextn
   static constexpr std::int32_t kMaxQ = 1;                        // 0 + 1
   static constexpr std::int32_t kPrefillAttemptInterval = 7;      // schedule.prefill_attempt_interval
