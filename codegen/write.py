@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deepinfer_gen.canonical import digest_bytes
 from deepinfer_gen.diagnostics import Diagnostic, InputError
-from deepinfer_gen.durable import sync, write_tree
+from deepinfer_gen.durable import exchange, sync, write_tree
 from deepinfer_gen.locks import exclusive
 from deepinfer_gen.manifest import MANIFEST, list_files, parse_manifest
 
@@ -60,7 +60,14 @@ def _recover(target: Path, aside: Path, fresh: Path) -> None:
 
 
 def _swap(target: Path, aside: Path, fresh: Path) -> None:
-    """Put ``fresh`` in the place of ``target``; a fault or an interrupt in between puts the old folder back."""
+    """Put ``fresh`` in the place of ``target``, in one step where the file system can exchange two names.
+
+    Elsewhere a fault or an interrupt between the two renames puts the old folder back.
+    """
+    if target.exists() and exchange(fresh, target):
+        sync(target.parent)
+        shutil.rmtree(fresh)
+        return
     if target.exists():
         target.rename(aside)
     try:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two paths in one step, so that neither name is ever missing (Linux ``renameat2``).
+
+    False, with nothing changed, where the C library or the file system cannot do it.
+    """
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(first), None, str(second))
 
 
 def write_tree(folder: Path, contents: Mapping[str, bytes]) -> None:

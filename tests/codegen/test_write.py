@@ -115,7 +115,8 @@ def test_what_is_no_generated_folder_is_refused_even_when_forced(tmp_path: Path,
 def test_an_interrupted_write_leaves_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
-    """A process that dies without cleaning up, at each of its four steps; the next writer puts things right."""
+    """A process that dies without cleaning up, at each of its four steps where names cannot be exchanged; the next
+    writer puts things right."""
     target = tmp_path / "sample"
     write_folder(sample_files(), target)
     script = f"""
@@ -137,6 +138,7 @@ def dying_tree(folder, contents):
     folder.mkdir()
     os._exit(9)
 Path.rename = dying_rename
+write.exchange = lambda fresh, target: False
 if crash == "write_tree":
     write.write_tree = dying_tree
 write.write_folder(sample_files(PLAN_md="# other\\n"), Path({str(target)!r}))
@@ -144,6 +146,35 @@ write.write_folder(sample_files(PLAN_md="# other\\n"), Path({str(target)!r}))
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
     if crash != "rename_fresh":  # there the old folder stands aside until the next writer
         assert contents(target) == sample_files(**({"PLAN_md": "# other\n"} if crash == "rmtree" else {}))
+    assert write_folder(sample_files(), target).path == target
+    assert contents(target) == sample_files()
+    assert os.listdir(tmp_path) == ["sample"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_exchanged_folders_leave_no_moment_without_one(tmp_path: Path, when: str) -> None:
+    """The writer dies right before or right after the one step that matters: the folder is the old or the new one."""
+    target = tmp_path / "sample"
+    write_folder(sample_files(), target)
+    script = f"""
+import os, sys
+from pathlib import Path
+from deepinfer_gen.codegen import write
+sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
+from sample_folder import sample_files
+exchange = write.exchange
+def dying(fresh, target):
+    if {when!r} == "after" and not exchange(fresh, target):
+        os._exit(8)
+    os._exit(9)
+write.exchange = dying
+write.write_folder(sample_files(PLAN_md="# other\\n"), Path({str(target)!r}))
+"""
+    status = subprocess.run([sys.executable, "-c", script]).returncode
+    if status == 8:
+        pytest.skip("this file system cannot exchange two names")
+    assert status == 9
+    assert contents(target) == sample_files(**({"PLAN_md": "# other\n"} if when == "after" else {}))
     assert write_folder(sample_files(), target).path == target
     assert contents(target) == sample_files()
     assert os.listdir(tmp_path) == ["sample"]
@@ -159,6 +190,7 @@ def test_a_fault_between_the_renames_puts_the_old_folder_back(tmp_path: Path, mo
             raise KeyboardInterrupt
         return rename(self, to)
 
+    monkeypatch.setattr(write, "exchange", lambda fresh, target: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_folder(sample_files(PLAN_md="# other\n"), target)
