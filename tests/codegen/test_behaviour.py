@@ -10,6 +10,7 @@ prompts and 128 tokens of K, intervals 7 (ALL) and 10 (ANY), bursts of 2, no dra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -257,6 +258,14 @@ def test_every_field_is_shown() -> None:
     assert len(set(shown)) == len(shown)
     assert set(shown) | set(SHOWN_ELSEWHERE) == stable
     assert not set(shown) & set(SHOWN_ELSEWHERE)
+
+
+def test_what_shows_the_others_exists() -> None:
+    for shown in SHOWN_ELSEWHERE.values():
+        (file,) = re.findall(r"tests/\S+\.py", shown)
+        source = (Path(__file__).parents[2] / file).read_text()
+        for name in re.findall(r"\btest_\w+\b(?!\.py)", shown):
+            assert f"def {name}(" in source, shown
 
 
 @pytest.mark.long
