@@ -148,20 +148,29 @@ def _try(spec: str, overrides: Mapping[str, str]) -> _Trial:
 
 
 def _largest(plan: Plan, key: str, trial: Callable[..., _Trial]) -> Answer:
-    now = plan.integer(key)
-    fits = _search(now, lambda value: trial(**{key: value}).fits)
-    full = _search(now, lambda value: trial(**{key: value}).full)
-    return Answer("largest", key, now, fits, full, trial(**{key: (fits or 0) + 1}).reason)
+    now, least = plan.integer(key), _least(key)
+    fits = _search(now, least, lambda value: trial(**{key: value}).fits)
+    full = _search(now, least, lambda value: trial(**{key: value}).full)
+    return Answer("largest", key, now, fits, full, trial(**{key: least if fits is None else fits + 1}).reason)
 
 
-def _search(now: int, good: Callable[[int], bool]) -> int | None:
-    """The largest good value, searched up from ``now`` or down to 1; None if no value is good."""
+def _least(key: str) -> int:
+    """The least value that the schema allows for ``key``."""
+    from deepinfer_gen.specs.schema import Spec
+
+    section, name = key.split(".")
+    info: Any = Spec.model_fields[section].annotation
+    return next(int(c.ge) for c in info.model_fields[name].metadata if hasattr(c, "ge"))
+
+
+def _search(now: int, least: int, good: Callable[[int], bool]) -> int | None:
+    """The largest good value, searched up from ``now`` or down to ``least``; None if no value is good."""
     if good(now):
         low, high = now, now * 2
         while good(high):
             low, high = high, high * 2
-    elif good(1):
-        low, high = 1, now
+    elif good(least):
+        low, high = least, now
     else:
         return None
     while high - low > 1:

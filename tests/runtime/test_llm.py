@@ -256,9 +256,10 @@ def test_enqueued_requests_wait_and_mix_with_others(scripted: LLM) -> None:
 
 
 def test_a_forked_child_is_told_to_make_its_own_engine(scripted: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as child, pytest.raises(EngineError, match="make one in the child"):
+    with monkeypatch.context() as child:
         child.setattr(os, "getpid", lambda: -1)
-        generate(scripted, [5])
+        with pytest.raises(EngineError, match="make one in the child"):
+            generate(scripted, [5])
     assert ids(generate(scripted, [5])) == continuation([5], 8)
 
 
