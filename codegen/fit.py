@@ -152,7 +152,7 @@ def _largest(plan: Plan, key: str, trial: Callable[..., _Trial]) -> Answer:
     now, least = plan.integer(key), spec_fields()[key].least or 1
     fits = _search(least, now, lambda value: trial(**{key: value}).fits)
     full = _search(least, now, lambda value: trial(**{key: value}).full)
-    return Answer("largest", key, now, fits, full, trial(**{key: (fits or 0) + 1}).reason)
+    return Answer("largest", key, now, fits, full, trial(**{key: least if fits is None else fits + 1}).reason)
 
 
 def _search(least: int, now: int, good: Callable[[int], bool]) -> int | None:
