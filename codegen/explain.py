@@ -26,9 +26,9 @@ def list_keys(plan: Plan, keys: list[str]) -> list[str]:
     return columns([(t.key, "=", _with_unit(t), t.why) for t in traced], "<<<<", indent="")
 
 
-def explain_lines(plan: Plan, key: str, *, full: bool = False) -> list[str]:
-    """The tree below ``key`` as text. A value that was explained before is named and not repeated."""
-    return list(_node(plan, key, "", "", set(), full))
+def explain_lines(plan: Plan, key: str, *, full: bool = False, depth: int | None = None) -> list[str]:
+    """The tree below ``key`` as text, ``depth`` levels of it. What was explained before is named and not repeated."""
+    return list(_node(plan, key, "", "", set(), full, depth))
 
 
 def explain_json(plan: Plan, key: str) -> dict[str, Any]:
@@ -64,11 +64,14 @@ def substituted(plan: Plan, traced: Traced) -> str:
     return text + encoded[at:].decode()
 
 
-def _node(plan: Plan, key: str, first: str, rest: str, seen: set[str], full: bool) -> Iterator[str]:
+def _node(plan: Plan, key: str, first: str, rest: str, seen: set[str], full: bool, depth: int | None) -> Iterator[str]:
     traced = plan.values[key]
     head = f"{first}{key} = {_with_unit(traced, full=full and not first)}"
     if key in seen and traced.inputs:
         yield f"{head}   (explained above)"
+        return
+    if depth == 0 and traced.inputs:
+        yield f"{head}   …"
         return
     seen.add(key)
     bar = rest + ("│    " if traced.inputs else "     ")
@@ -86,7 +89,9 @@ def _node(plan: Plan, key: str, first: str, rest: str, seen: set[str], full: boo
         yield f"{bar}{traced.why}"
     for position, child in enumerate(traced.inputs):
         last = position == len(traced.inputs) - 1
-        yield from _node(plan, child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), seen, full)
+        below = None if depth is None else depth - 1
+        lead, indent = ("└─ ", "   ") if last else ("├─ ", "│  ")
+        yield from _node(plan, child, rest + lead, rest + indent, seen, full, below)
 
 
 def _with_unit(traced: Traced, *, full: bool = False) -> str:

@@ -108,7 +108,7 @@ def _cache() -> tuple[str, bool]:
 
 def _program(name: str, argument: str) -> tuple[str, bool]:
     if shutil.which(name) is None:
-        return "not on the PATH", False
+        return f"{name} is not on the PATH", False
     done = subprocess.run([name, argument], capture_output=True, text=True, errors="replace")
     lines = [line for line in (done.stdout or done.stderr).splitlines() if line.strip()]
     return (lines[-1] if lines else f"status {done.returncode}"), done.returncode == 0

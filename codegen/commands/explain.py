@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Plan key such as kv.bytes_per_token; a prefix (state) or a glob (layers.*.ratio) lists keys",
     )
     parser.add_argument("--full", action="store_true", help="show long lists whole")
+    parser.add_argument(
+        "--depth", metavar="N", type=int, help="levels of the tree to print (default: down to its roots)"
+    )
     parser.add_argument("--json", action="store_true", help="print the tree as data")
 
 
@@ -31,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             write_json(explain_json(plan, args.key))
         else:
-            write_lines(explain_lines(plan, args.key, full=args.full))
+            write_lines(explain_lines(plan, args.key, full=args.full, depth=args.depth))
         return 0
     keys = matching_keys(plan, args.key)
     if not keys:

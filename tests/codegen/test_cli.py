@@ -66,7 +66,7 @@ MESSAGES = {
     ),
     ("explain", "tiny-cpu"): (
         "error[DI250]: deepinfer-gen explain: the following arguments are required: KEY\n"
-        f"help: usage: deepinfer-gen explain [-h] [--full] [--json] {COMMON} SPEC KEY;"
+        f"help: usage: deepinfer-gen explain [-h] [--full] [--depth N] [--json] {COMMON} SPEC KEY;"
         " deepinfer-gen explain --help says more\n"
     ),
     ("plan", "tiny-cpu", "--dump", "ast"): (

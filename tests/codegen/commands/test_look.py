@@ -97,6 +97,13 @@ def test_explain_names_the_model_config_and_repeats_nothing(cli: Cli) -> None:
     assert "state.swa_region_bytes = 70,752 B   (explained above)\n" in out
 
 
+def test_explain_stops_at_a_depth(cli: Cli) -> None:
+    shown = cli("explain", "tiny-cpu", "kv.bytes_per_token", "--depth", "1").out
+    assert "├─ kv.main_row_bytes = 256 B   …\n" in shown
+    assert "kv.main_format" not in shown
+    assert len(shown.splitlines()) < 12
+
+
 def test_explain_shows_long_lists_whole_on_request(cli: Cli) -> None:
     short = cli("explain", "v41-flash-decode-ep64", "graphs.sizes").out.splitlines()[0]
     assert short == "graphs.sizes = [1, 2, 4, 8, 16, 24, … 99 items] tokens"
