@@ -13,6 +13,7 @@ from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.specs.presets import hardware_tables, presets
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_LARGE = "sm100"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", choices=sorted(presets()), default="tiny-v41", help="model preset (default: tiny-v41)"
     )
-    parser.add_argument("--hardware", choices=sorted(hardware_tables()), default="cpu", help="target (default: cpu)")
+    parser.add_argument(
+        "--hardware",
+        choices=sorted(hardware_tables()),
+        help=f"target (default: cpu for a model whose checkpoint ships with it, else {_LARGE})",
+    )
     parser.add_argument("--name", help="engine name (default: the file's name)")
 
 
@@ -33,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if not _NAME.fullmatch(name):
         text = f"'{name}' is no engine name: lower-case letters, digits and '-', at most 63, not '-' first"
         raise InputError(Diagnostic("DI263", text, help="choose one with --name"))
-    spec = starter_spec(str(args.file), name, args.model, args.hardware)
+    ships = any(presets()[args.model].glob("*.safetensors"))
+    spec = starter_spec(str(args.file), name, args.model, args.hardware or ("cpu" if ships else _LARGE))
     try:
         with args.file.open("x", encoding="utf-8", newline="\n") as stream:
             stream.write(spec)
