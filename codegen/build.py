@@ -12,7 +12,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deepinfer_gen.build_cache import ENGINE, BuildCache, CachedEngine, DamagedEntryError, Entry, python_abi
+from deepinfer_gen.build_cache import (
+    CACHE_SCHEMA,
+    ENGINE,
+    BuildCache,
+    CachedEngine,
+    DamagedEntryError,
+    Entry,
+    python_abi,
+)
 from deepinfer_gen.canonical import digest_bytes, digest_json
 from deepinfer_gen.codegen.compiler import FLAGS, Compiler, find_compiler
 from deepinfer_gen.codegen.policies import by_header
@@ -154,6 +162,7 @@ def _link(
         sources_digest=sources_digest(sources),
         python_abi=python_abi(),
         compiler=compiler.identity,
+        schema=CACHE_SCHEMA,
     )
     return cache.publish(entry, library)
 

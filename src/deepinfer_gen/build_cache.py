@@ -26,7 +26,7 @@ from deepinfer_gen.locks import exclusive
 ENGINE = "engine.so"
 OBJECT = "object.o"
 ENTRY = "entry.json"
-_SCHEMA = 1
+CACHE_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Entry:
     sources_digest: str
     python_abi: str
     compiler: str
-    schema: int = _SCHEMA
+    schema: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def cache_root() -> Path:
 
 def folder_key(files_digest: str, sources_digest: str) -> str:
     """What a loader knows about the engine that it needs: the folder, the engine sources and its own Python ABI."""
-    return digest_json([_SCHEMA, files_digest, sources_digest, python_abi()])
+    return digest_json([CACHE_SCHEMA, files_digest, sources_digest, python_abi()])
 
 
 class BuildCache:
@@ -121,7 +121,7 @@ class BuildCache:
             entry = Entry(**{k: v for k, v in _sealed_content(folder / ENTRY).items() if k != "digest"})
         except TypeError as fault:
             raise DamagedEntryError(folder / ENTRY, "does not have the keys of a cache entry") from fault
-        if entry.schema != _SCHEMA or entry.key != key:
+        if entry.schema != CACHE_SCHEMA or entry.key != key:
             raise DamagedEntryError(folder / ENTRY, "belongs to another cache entry")
         library = folder / ENGINE
         if not library.is_file():
@@ -143,7 +143,7 @@ class BuildCache:
     def point(self, entry: Entry) -> None:
         """Make ``entry`` the engine that ``find`` gives for its folder."""
         index = self._index(folder_key(entry.files_digest, entry.sources_digest))
-        content = json_text(sealed({"schema": _SCHEMA, "key": entry.key})).encode()
+        content = json_text(sealed({"schema": CACHE_SCHEMA, "key": entry.key})).encode()
         if not index.is_file() or index.read_bytes() != content:
             index.parent.mkdir(parents=True, exist_ok=True)
             write_file(index, content)
@@ -163,7 +163,7 @@ class BuildCache:
     def publish_object(self, key: str, name: str, compiled: Path) -> Path:
         """Store an object file under ``key``. Needs ``building(key)``."""
         content = compiled.read_bytes()
-        entry = sealed({"schema": _SCHEMA, "name": name, "sha256": digest_bytes(content)})
+        entry = sealed({"schema": CACHE_SCHEMA, "name": name, "sha256": digest_bytes(content)})
         fresh = compiled.parent / f"{key}.publish"
         write_tree(fresh, {ENTRY: json_text(entry).encode(), OBJECT: content})
         target = self.root / "objects" / key

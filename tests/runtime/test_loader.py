@@ -246,6 +246,14 @@ def test_an_engine_of_other_files_is_refused_even_if_the_cache_says_otherwise(
     assert "engine.so carries files_digest" in str(fault)
 
 
+@pytest.mark.parametrize("missing", ["schema", "compiler"])
+def test_a_cache_entry_without_one_of_its_keys_is_refused(folder: Path, own_cache: BuildCache, missing: str) -> None:
+    engine = verify_engine(folder, own_cache).cached
+    forged = {name: value for name, value in asdict(engine.entry).items() if name != missing}
+    engine.library.with_name("entry.json").write_text(json_text(sealed(forged)))
+    assert "does not have the keys of a cache entry" in str(refused(folder, own_cache))
+
+
 def test_a_library_that_cannot_be_linked_is_refused(folder: Path, own_cache: BuildCache) -> None:
     engine = verify_engine(folder, own_cache).cached
     engine.library.write_bytes(b"\x7fELF, but not really")
