@@ -102,20 +102,20 @@ def test_r1_equal_products_of_one_request_need_a_tie_order_by_position() -> None
 
 
 def unstable_split(survivals: np.ndarray, count: int) -> np.ndarray:
-    """Quickselect: of equals it takes those that its swaps have left in front."""
+    """Quickselect, the smaller to the front: of equals it takes those that its swaps have left behind."""
     keys = survivals.ravel()
-    order, low, high = list(range(keys.size)), 0, keys.size - 1
+    order, low, high, first = list(range(keys.size)), 0, keys.size - 1, keys.size - count
     while low < high:
         pivot, front = keys[order[high]], low
         for i in range(low, high):
-            if keys[order[i]] > pivot:
+            if keys[order[i]] < pivot:
                 order[front], order[i] = order[i], order[front]
                 front += 1
         order[front], order[high] = order[high], order[front]
-        if front == count - 1:
+        if front == first:
             break
-        low, high = (low, front - 1) if front >= count else (front + 1, high)
-    return np.bincount(np.array(order[:count]) // survivals.shape[1], minlength=len(survivals))
+        low, high = (low, front - 1) if front > first else (front + 1, high)
+    return np.bincount(np.array(order[first:]) // survivals.shape[1], minlength=len(survivals))
 
 
 def test_r1_the_order_of_ties_does_not_depend_on_values() -> None:
