@@ -95,9 +95,7 @@ class Policy:
         counts, flat = np.array(caps, np.int32), np.ascontiguousarray(confidences, np.uint16)
         queries = np.full(len(counts), -7, np.int32)
         sizes = ctypes.c_size_t(len(counts)), ctypes.c_size_t(flat.size)
-        self._guarded(
-            "policy_split", _pointer(counts), sizes[0], _pointer(flat), sizes[1], total, _pointer(queries)
-        )
+        self._guarded("policy_split", _pointer(counts), sizes[0], _pointer(flat), sizes[1], total, _pointer(queries))
         return queries.tolist()  # type: ignore[no-any-return]
 
     def wish(self, rows: int) -> int:

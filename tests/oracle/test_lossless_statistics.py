@@ -32,18 +32,27 @@ def drafts_by_history() -> NDArray[np.int64]:
     return np.array([policy.choose([Row(3, history)], policy.config.max_total_q)[0] for history in histories])
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Random numbers of many runs; ``turns`` is the verify round or, for the wrong key, the first free position."""
+
+    seeds: NDArray[np.uint64]
+    turns: Tokens
+    by_round: bool
+
+    def draw(self, offset: int | Tokens, purpose: Purpose) -> NDArray[np.float64]:
+        if self.by_round:
+            return uniforms(self.seeds, self.turns, purpose=purpose, offset=offset)
+        return uniforms(self.seeds, self.turns + offset, purpose=purpose)
+
+
 def share_of_a(*, by_round: bool, positions: int) -> list[float]:
     """How often each of the first positions holds A, over all runs; random numbers keyed by round or by position."""
     verified = drafts_by_history()
     found = np.zeros(positions, np.int64)
     seeds, emitted, history = np.arange(RUNS, dtype=np.uint64), np.zeros(RUNS, np.int64), np.zeros(RUNS, np.int64)
     for turn in range(positions):
-
-        def draw(offset: int | Tokens, purpose: Purpose, turn: int = turn) -> NDArray[np.float64]:
-            if by_round:
-                return uniforms(seeds, turn, purpose=purpose, offset=offset)
-            return uniforms(seeds, emitted + offset, purpose=purpose)
-
+        draw = Numbers(seeds, np.full_like(emitted, turn) if by_round else emitted, by_round).draw
         is_a = np.stack([draw(k, Purpose.DRAFT) < 0.5 for k in range(3)])
         count, accepted, alive = verified[history], np.zeros_like(emitted), np.ones(len(seeds), bool)
         for k in range(int(count.max())):
@@ -138,9 +147,7 @@ def transitions(*, lagged: bool) -> Tokens:
             ratio = np.take_along_axis(target / drafter, draft[..., None], 2)[..., 0]
             accepted = verifies & (rng.random(last.shape) < ratio)
             residual = np.maximum(target - drafter, 0)
-            token = np.where(
-                accepted, draft, sampler.draw(np.where(verifies[..., None], residual, target))
-            )
+            token = np.where(accepted, draft, sampler.draw(np.where(verifies[..., None], residual, target)))
             np.add.at(seen, (context[alive], token[alive]), 1)
             context = np.where(alive, token, context)
             alive = accepted

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from verification_model import Config, Row, VerificationModel
+from verification_model import Config, Row, VerificationModel, survivals
 from verification_policy import Policy, config_count
 
 VARLEN = range(7)
@@ -70,7 +70,8 @@ def test_choose_equals_the_exact_model(index: int) -> None:
                 times = rng.uniform(0, 40), rng.choice([0.0, rng.random()])
                 policy.observe(size, count, *times)
                 model.observe(size, count, *times)
-            assert policy.wish(rows := rng.randint(0, config.max_num_seqs)) == model.wish(rows)
+            asking = rng.randint(0, config.max_num_seqs)
+            assert policy.wish(asking) == model.wish(asking)
 
 
 @pytest.mark.parametrize("index", [0, 2, 3, 7, 8])
@@ -84,11 +85,11 @@ def test_no_cost_is_needed_to_ask_for_a_graph(index: int) -> None:
 
 def throughputs(known: np.ndarray, config: Config, curve: np.ndarray) -> np.ndarray:
     """Tokens expected per millisecond for every total from the rows alone to all drafts."""
-    survivals, survival = [], np.full(len(known), 65536, np.int64)
+    columns, survival = [], np.full(len(known), 65536, np.int64)
     for column in known.T:
         survival = (survival * column) >> 16
-        survivals.append(survival)
-    ranked = np.sort(np.concatenate(survivals))[::-1]
+        columns.append(survival)
+    ranked = np.sort(np.concatenate(columns))[::-1]
     expected = len(known) + np.concatenate([[0], np.cumsum(ranked)]) / 65536
     totals = np.arange(len(known), len(known) + ranked.size + 1)
     return expected / curve[np.searchsorted(config.sizes, totals)]
@@ -107,7 +108,8 @@ def test_i15_the_total_is_optimal_and_never_worse_than_all_or_nothing() -> None:
             policy = Policy(SIXTY)
             policy.set_curve(curve.tolist())
         rows = int(rng.integers(1, config.max_num_seqs + 1))
-        known = np.minimum(65535, 65536 * rng.random((rows, config.nextn)) ** rng.choice([0.1, 0.4, 2])).astype(np.uint16)
+        drawn = rng.random((rows, config.nextn)) ** rng.choice([0.1, 0.4, 2])
+        known = np.minimum(65535, 65536 * drawn).astype(np.uint16)
         yes, no = np.ones(rows, np.uint8), np.zeros(rows, np.uint8)
         caps = np.full(rows, config.nextn, np.int32)
         drafts = policy.choose_arrays(caps, known, yes, known, no, config.max_total_q)
@@ -130,10 +132,7 @@ def test_min_gain_keeps_the_length_uniform_with_hysteresis() -> None:
 
     model = VerificationModel(policy.config)
     model.set_curve(curve)
-    gains = {}
-    for confidence in range(0, 65536, 500):
-        model.total([[s for s in survivals_of(confidence)]] * 6, 36, 36)
-        gains[confidence] = gain_of(model, confidence)
+    gains = {confidence: gain_of(model, confidence) for confidence in range(0, 65536, 500)}
     between = next(c for c, gain in gains.items() if 0.05 <= gain < 0.1)
     above = next(c for c, gain in gains.items() if gain >= 0.1)
     below = next(c for c, gain in gains.items() if gain < 0.05)
@@ -150,17 +149,9 @@ def test_min_gain_keeps_the_length_uniform_with_hysteresis() -> None:
     assert policy.fingerprint() == initial
 
 
-def survivals_of(confidence: int) -> list[int]:
-    result, survival = [], 65536
-    for _ in range(5):
-        survival = survival * confidence >> 16
-        result.append(survival)
-    return result
-
-
 def gain_of(model: VerificationModel, confidence: int) -> float:
     """By which the best total of six equal rows exceeds all drafts."""
-    ranked = sorted(survivals_of(confidence) * 6, reverse=True)
+    ranked = sorted(survivals([confidence] * 5, 5) * 6, reverse=True)
     totals = [size for size in model.config.sizes if size >= 6]
     rates = [(6 + sum(ranked[: t - 6]) / 65536) / model.cost(model.config.graph(t), 6) for t in totals]
     return max(rates) / rates[-1] - 1
