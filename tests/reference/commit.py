@@ -47,12 +47,8 @@ def commit(state: State, frame: Frame, tokens: Int32, counts: Int32, confidences
             continue
         if count > 0:
             emitted[-1], reasons[-1] = _append(state, row, values[:count])
-        if row.sequence.alive and row.sequence.passes == row.passes and row.samples:
-            if not frame.decode:
-                drafts = values[1:]
-                row.sequence.drafts = drafts[: next((i for i, token in enumerate(drafts) if token < 0), len(drafts))]
-            row.sequence.older = row.sequence.newest
-            row.sequence.newest = tuple(int(confidence) for confidence in confidences[index])
+        if row.sequence.alive and row.samples:
+            _hand_over(frame, row, values[1:], confidences[index])
     return Committed(np.array(ids, np.uint64), np.array(emitted, np.int32), np.array(reasons, np.int32))
 
 
@@ -68,3 +64,12 @@ def _append(state: State, row: Row, values: list[int]) -> tuple[int, int]:
             state.end(request, LENGTH)
             return taken, LENGTH
     return len(values), 0
+
+
+def _hand_over(frame: Frame, row: Row, drafts: list[int], confidences: NDArray[np.uint16]) -> None:
+    """What the step drafted for the next one; lost if the sequence was passed over after this row was scheduled."""
+    sequence = row.sequence
+    if not frame.decode:
+        sequence.drafts = drafts[: next((i for i, token in enumerate(drafts) if token < 0), len(drafts))]
+    if sequence.passes == row.passes and (frame.decode or sequence.drafts):
+        sequence.older, sequence.newest = sequence.newest, tuple(int(value) for value in confidences)

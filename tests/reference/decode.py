@@ -30,8 +30,7 @@ def schedule_decode(state: State, verification: Verification, agreed: int | None
     order = sorted(selected, key=lambda s: -s.request.length)  # stable: ties keep the order of selection
     last_row = {row.sequence: index for index, row in enumerate(state.last_decode)}
     candidates = [_candidate(state, s, in_flight, s in last_row) for s in order]
-    uncommitted = any(frame.decode for frame in state.frames)
-    lengths = verification.choose(candidates, agreed, uncommitted=uncommitted)
+    lengths = verification.choose(candidates, agreed)
     rows = []
     for sequence, candidate, q_len in zip(order, candidates, lengths.q_len, strict=True):
         row = in_flight.get(sequence)
@@ -54,7 +53,9 @@ def _candidate(state: State, sequence: Sequence, in_flight: dict[Sequence, Row],
     nextn, left = state.config.nextn, tokens_left(sequence, in_flight)
     present = nextn if in_last else len(sequence.drafts)
     cap = max(0, min(nextn, left - 1, present))
-    return Candidate(cap, sequence.newest if sequence in in_flight else sequence.older, sequence.newest)
+    if sequence in in_flight:
+        return Candidate(cap, sequence.newest, sequence.newest, True)
+    return Candidate(cap, sequence.older, sequence.newest, False)
 
 
 def _select(state: State, in_flight: dict[Sequence, Row], agreed: int | None) -> list[Sequence]:

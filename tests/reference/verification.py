@@ -14,11 +14,15 @@ ONE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One row: how many drafts it may verify, and u16 confidences for the total and for the split (None: not known)."""
+    """One row: how many drafts it may verify, and u16 confidences for the total and for the split (None: not known).
+
+    The newest confidences of an ``in_flight`` row, one of an uncommitted decode step, are on the device only.
+    """
 
     cap: int
     for_total: tuple[int, ...] | None
-    newest: tuple[int, ...] | None
+    for_split: tuple[int, ...] | None
+    in_flight: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class Lengths:
 class Verification(Protocol):
     """What the decode step asks of a verification policy."""
 
-    def choose(self, rows: Sequence[Candidate], agreed: int | None, *, uncommitted: bool) -> Lengths: ...
+    def choose(self, rows: Sequence[Candidate], agreed: int | None) -> Lengths: ...
 
     def request(self, rows: int) -> int:
         """Tokens that ``rows`` sequences ask the group's graph for."""
@@ -65,7 +69,7 @@ class FixedVerification:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def choose(self, rows: Sequence[Candidate], agreed: int | None, *, uncommitted: bool) -> Lengths:
+    def choose(self, rows: Sequence[Candidate], agreed: int | None) -> Lengths:
         q_len = [1 + row.cap for row in rows]
         if agreed is not None:
             excess = sum(q_len) - agreed
@@ -92,15 +96,15 @@ class VarlenVerification:
     def prior(self) -> tuple[int, ...]:
         return (self.config.prior,) * self.config.nextn
 
-    def choose(self, rows: Sequence[Candidate], agreed: int | None, *, uncommitted: bool) -> Lengths:
+    def choose(self, rows: Sequence[Candidate], agreed: int | None) -> Lengths:
         caps = [row.cap for row in rows]
         everything = len(rows) + sum(caps)
         for_total = [survivals(row.cap, row.for_total or self.prior) for row in rows]
         total = self._total(for_total, agreed)
         if total == everything:
             return Lengths([1 + cap for cap in caps], False)
-        newest = [survivals(row.cap, row.newest or self.prior) for row in rows]
-        return Lengths(split(caps, for_total if uncommitted else newest, total), uncommitted)
+        for_split = [survivals(row.cap, row.for_split or self.prior) for row in rows]
+        return Lengths(split(caps, for_split, total), any(row.in_flight and row.cap for row in rows))
 
     def request(self, rows: int) -> int:
         """Chosen as if nothing were known but the curve and the prior."""
