@@ -21,7 +21,7 @@ class DecodePlan:
 def schedule_decode(state: State, verification: Verification, agreed: int | None) -> DecodePlan:
     """``agreed`` is the size of the group's graph with padded dispatch, else None."""
     state.join_running()
-    state.running.sort(key=lambda s: (s.request.output_length, s.joined))
+    state.running.sort(key=lambda s: s.request.output_length)
     in_flight = state.rows_in_flight()
     selected = _select(state, in_flight, agreed)
     for sequence in state.running:

@@ -85,8 +85,9 @@ class Rank:
         """Results that are of no step, or that do not add up: refused, and nothing changes."""
         frame = self.frames[0]
         step_id, counts = frame.step_id, frame.counts.copy()
-        if self.rng.random() < 0.5 and len(counts):
-            counts[self.rng.randrange(len(counts))] = self.rng.choice((-1, self.max_q + 1))
+        rows = self.pair.reference.state.frames[0].rows
+        if self.rng.random() < 0.5 and any(row.sequence.alive for row in rows):
+            counts[:] = self.rng.choice((-1, self.max_q + 1))
         else:
             step_id += self.rng.choice((-1, 1, 100))
         assert not self.try_call("commit", step_id, frame.tokens, counts, frame.confidences)

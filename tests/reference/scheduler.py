@@ -80,6 +80,8 @@ class Scheduler:
         """Queue a request whose cache another engine computed."""
         if self.config.engine_type == PROMPT:
             raise ValueError("add_prompted: this engine does not decode")
+        if prompt_length >= len(_integers(tokens)):
+            raise ValueError(f"add_prompted: request {id} has no output token, which its prefill has sampled")
         request = make_request(
             self.config,
             request_id=id,
@@ -115,13 +117,14 @@ class Scheduler:
         self._request(id).paused = False
 
     def begin_transfer(self, id: int) -> None:
-        sequence = self._place(id)
+        sequence = self._place(self._request(id))
         if sequence.transfer:
             raise ValueError(f"begin_transfer: request {id} has one open")
         sequence.transfer = True
 
     def end_transfer(self, id: int) -> None:
-        sequence = self._place(id)
+        """Also of a request whose end was handed out: its place drains until now."""
+        sequence = self.state.draining.get(id) or self._place(self._request(id))
         if not sequence.transfer:
             raise ValueError(f"end_transfer: request {id} has none open")
         sequence.transfer = False
@@ -132,10 +135,10 @@ class Scheduler:
             self.state.close_place(sequence)
 
     def blocks(self, id: int) -> Int32:
-        return np.array(self._place(id).blocks, np.int32)
+        return np.array(self._place(self._request(id)).blocks, np.int32)
 
     def slot(self, id: int) -> int:
-        return self._place(id).slot
+        return self._place(self._request(id)).slot
 
     def abort(self, id: int) -> None:
         self.finish(id, ABORT)
@@ -153,14 +156,11 @@ class Scheduler:
             raise ValueError(f"request {id} is not known")
         return self.state.requests[id]
 
-    def _place(self, id: int) -> Place:
-        """The place of a request, which may have ended if the place drains."""
-        sequence = self.state.draining.get(id)
-        if sequence is None:
-            sequence = self._request(id).sequence
-        if sequence is None:
-            raise ValueError(f"request {id} has no cache")
-        return sequence
+    def _place(self, request: Request) -> Place:
+        """ValueError for one that waits, or that has ended, even if its place drains."""
+        if request.sequence is None or request.reason:
+            raise ValueError(f"request {request.id} has no cache")
+        return request.sequence
 
     # What the caller says
 

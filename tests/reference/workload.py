@@ -114,7 +114,7 @@ class Workload:
         self.left -= 1
         length, request = self._length(), self._id(rank)
         max_tokens, min_tokens, ends = self._limits()
-        prompt = self.rng.choice((length, max(1, length - 1), self.rng.randint(1, length)))
+        prompt = self.rng.choice((length - 1, length - 1, self.rng.randint(1, length)))
         tokens = _array(self._tokens(length))
         if rank.try_call("add_prompted", request, tokens, prompt, max_tokens, min_tokens, _array(ends)):
             self._register(rank, [request])
