@@ -32,7 +32,7 @@ def make_request(
         raise ValueError(f"request {request_id}: a token is below 0")
     prompt_only = config.engine_type == PROMPT
     limit = prompt_length + 1 if prompt_only else min(prompt_length + max_tokens, config.max_model_len)
-    if len(tokens) >= limit or prompt_length > config.max_model_len:
+    if len(tokens) >= min(limit, config.max_model_len):
         raise ValueError(f"request {request_id}: {len(tokens)} tokens leave nothing to do within {limit}")
     _check_checkpoints(request_id, prompt_length, checkpoints)
     _check_spans(config, request_id, prompt_length, spans)

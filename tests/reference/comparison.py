@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,11 @@ class Pair:
 
     def __init__(self, scheduler: Any, reference: Any, name: str = "") -> None:
         self.scheduler, self.reference, self.name = scheduler, reference, name
-        self.log: list[str] = []
+        self.log: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=30)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """The common answer; ``Refused`` if both raise. AssertionError with the calls so far if they differ."""
-        self.log.append(f"{method}{arguments}")
+        self.log.append((method, arguments))
         real, expected = (self._answer(s, method, arguments) for s in (self.scheduler, self.reference))
         if isinstance(real, Exception) != isinstance(expected, Exception):
             self.fail(f"{method}: {real!r}, reference: {expected!r}")
@@ -62,7 +63,8 @@ class Pair:
             self.fail(f"{what} is {real}, reference: {expected}")
 
     def fail(self, text: str) -> None:
-        raise AssertionError("\n".join([f"rank {self.name}: {text}", "the last calls:", *self.log[-30:]]))
+        calls = [f"{method}{arguments}" for method, arguments in self.log]
+        raise AssertionError("\n".join([f"rank {self.name}: {text}", "the last calls:", *calls]))
 
 
 def _plain(value: Any) -> Any:

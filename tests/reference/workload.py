@@ -11,7 +11,7 @@ import numpy as np
 from reference.lockstep import VOCABULARY, Lockstep, Rank
 
 EVENTS = {
-    "add": 8, "add_prompted": 4, "fork": 3, "pause": 1, "resume": 3, "begin_transfer": 2, "end_transfer": 5,
+    "add": 12, "add_prompted": 6, "fork": 8, "pause": 2, "resume": 4, "begin_transfer": 2, "end_transfer": 8,
     "finish": 1, "abort": 1, "set_pending": 1, "observe": 3, "where": 2, "bad": 1, "collect": 1,
 }  # fmt: skip
 """Event to weight."""
@@ -32,6 +32,7 @@ class Workload:
         self.names = [*kept, "add" if constants["kEngineType"] != "COMPLETION" else "add_prompted"]
         self.weights = [EVENTS[name] for name in self.names]
         self.draining = False
+        self.crowd = rng.choice((0, 4, 20))  # requests at the start
 
     def __call__(self, world: Lockstep) -> None:
         while self.rng.random() < self.rate:
@@ -39,6 +40,11 @@ class Workload:
             name = self.rng.choices(self.names, self.weights)[0]
             if not self.draining:
                 getattr(self, name)(rank)
+
+    def begin(self, world: Lockstep) -> None:
+        """The requests that are there at the start."""
+        for _ in range(self.crowd):
+            getattr(self, self.names[-1])(self.rng.choice(world.ranks))
 
     def settle(self, world: Lockstep) -> None:
         """Nothing new comes; what waits for the caller goes on."""
@@ -67,8 +73,9 @@ class Workload:
     def _limits(self) -> tuple[int, int, list[int]]:
         """max_tokens, min_tokens and end ids."""
         rng = self.rng
-        max_tokens = rng.choice((1, 2, rng.randint(1, 12), rng.randint(1, self.constants["kMaxModelLen"])))
-        ends = rng.sample(range(VOCABULARY), rng.choice((0, 0, 1, 2)))
+        most = self.constants["kMaxModelLen"]
+        max_tokens = rng.choice((1, rng.randint(1, 12), rng.randint(1, most), most))
+        ends = rng.sample(range(VOCABULARY), rng.choice((0, 0, 0, 1, 2)))
         return max_tokens, rng.choice((0, 0, rng.randint(0, max_tokens))), ends
 
     def _tokens(self, count: int) -> list[int]:
@@ -76,7 +83,7 @@ class Workload:
 
     def _length(self) -> int:
         most = self.constants["kMaxModelLen"]
-        return self.rng.choice((1, self.rng.randint(1, 10), self.rng.randint(1, most), most - 1, most))
+        return self.rng.choice((1, *(self.rng.randint(1, min(10, most)) for _ in range(5)), self.rng.randint(1, most)))
 
     def _spans(self, length: int) -> list[list[int]]:
         spans, position = [], 0
@@ -124,8 +131,10 @@ class Workload:
             return
         self.left -= 1
         children = [self._id(rank) for _ in range(self.rng.choice((1, 1, 2, 3)))]
-        if rank.try_call("fork", self._some(rank), np.array(children, np.uint64)):
-            self._register(rank, children)
+        for parent in self.rng.sample([*rank.known, 999], min(4, len(rank.known))):
+            if rank.try_call("fork", parent, np.array(children, np.uint64)):
+                self._register(rank, children)
+                return
 
     def pause(self, rank: Rank) -> None:
         rank.try_call("pause", self._some(rank))
@@ -174,12 +183,13 @@ class Workload:
 
 
 def run(
-    make: Any, constants: Mapping[str, Any], seed: int, *, ranks: int, steps: int = 60, requests: int = 25
+    make: Any, constants: Mapping[str, Any], seed: int, *, ranks: int, steps: int = 80, requests: int = 60
 ) -> Lockstep:
     """A world of ``steps`` steps with events, and then until its end; gives the world for its counters."""
     rng = random.Random(seed)
     workload = Workload(rng, constants, requests=requests)
     world = Lockstep(make, constants, ranks=ranks, rng=rng, event=workload)
+    workload.begin(world)
     for _ in range(steps):
         if world.failed:
             return world
