@@ -181,7 +181,7 @@ class Scheduler:
     def observe(self, graph: int, rows: int, forward_ms: float, sampler_ms: float) -> None:
         if not isinstance(self.verification, VarlenVerification) or not self.verification.curve:
             raise ValueError("observe: this engine has no cost curve")
-        known = graph in self.config.graph_sizes and 0 <= rows <= self.config.max_num_seqs
+        known = graph in self.config.graph_sizes and 0 <= rows <= min(graph, self.config.max_num_seqs)
         if not known or not all(math.isfinite(ms) and ms >= 0 for ms in (forward_ms, sampler_ms)):
             raise ValueError(f"observe: graph {graph}, rows {rows}, {forward_ms} ms, {sampler_ms} ms")
         self.verification.estimators.observe(self.verification.curve, graph, rows, forward_ms, sampler_ms)

@@ -100,33 +100,32 @@ class VarlenVerification:
         caps = [row.cap for row in rows]
         everything = len(rows) + sum(caps)
         for_total = [survivals(row.cap, row.for_total or self.prior) for row in rows]
-        total = self._total(for_total, agreed)
+        total = 0
+        if rows:
+            total, self.variable = self._total(for_total, agreed, estimate=True)
         if total == everything:
             return Lengths([1 + cap for cap in caps], False)
         for_split = [survivals(row.cap, row.for_split or self.prior) for row in rows]
         return Lengths(split(caps, for_split, total), any(row.in_flight and row.cap for row in rows))
 
     def request(self, rows: int) -> int:
-        """Chosen as if nothing were known but the curve and the prior."""
-        return self._best(rows, [survivals(self.config.nextn, self.prior)] * rows, None, estimate=False)[0]
+        """Chosen as if nothing were known but the curve and the prior. It changes nothing."""
+        survival = [survivals(self.config.nextn, self.prior)] * rows
+        return self._total(survival, None, estimate=False)[0] if rows else 0
 
-    def _total(self, survival: list[list[int]], agreed: int | None) -> int:
-        """The best total while the length is variable, else all; which of the two it is has a hysteresis."""
-        rows = len(survival)
-        everything = rows + sum(map(len, survival))
+    def _total(self, survival: list[list[int]], agreed: int | None, *, estimate: bool) -> tuple[int, bool]:
+        """The best total if the length is variable from now on, else all; and which of the two it is."""
+        everything = len(survival) + sum(map(len, survival))
         if agreed is not None:
             everything = min(everything, agreed)
-        if rows == 0:
-            return 0
-        best, best_value, all_value = self._best(rows, survival, agreed, estimate=True)
+        best, best_value, all_value = self._best(survival, agreed, estimate=estimate)
         gain = best_value / all_value - 1.0
-        self.variable = gain >= (self.config.min_gain / 2 if self.variable else self.config.min_gain)
-        return best if self.variable else everything
+        variable = gain >= (self.config.min_gain / 2 if self.variable else self.config.min_gain)
+        return best if variable else everything, variable
 
-    def _best(
-        self, rows: int, survival: list[list[int]], agreed: int | None, *, estimate: bool
-    ) -> tuple[int, float, float]:
+    def _best(self, survival: list[list[int]], agreed: int | None, *, estimate: bool) -> tuple[int, float, float]:
         """The best total with its expected tokens per millisecond, and those of verifying everything."""
+        rows = len(survival)
         ranked = sorted((value for row in survival for value in row), reverse=True)
         everything = rows + len(ranked)
         if agreed is not None:

@@ -161,7 +161,8 @@ class Workload:
 
     def observe(self, rank: Rank) -> None:
         if self.constants.get("kVarlen"):
-            graph, rows = self.rng.choice(self.constants["kGraphSizes"]), self.rng.randint(0, 3)
+            graph = self.rng.choice(self.constants["kGraphSizes"])
+            rows = self.rng.randint(0, min(3, graph) + (self.rng.random() < 0.05))
             for _ in range(self.rng.choice((1, 1, 60))):
                 rank.try_call("observe", graph, rows, self.rng.random() * 8, self.rng.random() / 4)
 
