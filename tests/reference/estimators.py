@@ -31,13 +31,17 @@ class ForwardRuntimeEstimator:
 
 
 class SamplerRuntimeEstimator:
-    """Milliseconds of the sampler for a number of rows: the median of the last 9 steps of as many rows."""
+    """Milliseconds of the sampler for a number of rows: the median of the last 9 steps of as many rows.
+
+    A dummy step says nothing of the sampler.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES))
 
     def add(self, rows: int, milliseconds: float) -> None:
-        self.seen[rows].append(milliseconds)
+        if rows > 0:
+            self.seen[rows].append(milliseconds)
 
     def estimate(self, rows: int) -> float:
         """Of the nearest number of rows that was seen: this one, else a smaller, else a larger one; else 0."""
