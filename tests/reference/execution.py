@@ -54,6 +54,7 @@ class Execution:
         return IDLE
 
     def done(self) -> int:
+        self.verification.done()
         self.step = make_step(self.state, step_id=0, kind=0, rows=[])
         return DONE
 

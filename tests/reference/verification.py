@@ -42,6 +42,10 @@ class Verification(Protocol):
         """Tokens that ``rows`` sequences ask the group's graph for."""
         ...
 
+    def done(self) -> None:
+        """The group has come to its end."""
+        ...
+
 
 def survivals(cap: int, confidences: Sequence[int]) -> list[int]:
     """Of drafts 1 .. cap, out of 65536: how likely a draft and all before it are accepted."""
@@ -82,6 +86,9 @@ class FixedVerification:
     def request(self, rows: int) -> int:
         return rows * self.config.max_q
 
+    def done(self) -> None:
+        pass
+
 
 class VarlenVerification:
     """The total from the confidences before the newest, the split from the newest."""
@@ -90,6 +97,9 @@ class VarlenVerification:
         self.config = config
         self.curve: dict[int, float] = {}  # graph size to milliseconds
         self.estimators = Estimators()
+        self.variable = False
+
+    def done(self) -> None:
         self.variable = False
 
     @property
@@ -102,7 +112,8 @@ class VarlenVerification:
         for_total = [survivals(row.cap, row.for_total or self.prior) for row in rows]
         total = 0
         if rows:
-            total, self.variable = self._total(for_total, agreed, estimate=True)
+            least_gain = self.config.min_gain / (2 if self.variable else 1)
+            total, self.variable = self._total(for_total, agreed, least_gain, estimate=True)
         if total == everything:
             return Lengths([1 + cap for cap in caps], False)
         for_split = [survivals(row.cap, row.for_split or self.prior) for row in rows]
@@ -110,18 +121,21 @@ class VarlenVerification:
 
     def request(self, rows: int) -> int:
         """Chosen as if nothing were known but the curve and the prior. It changes nothing."""
+        if not rows or not self.curve:
+            return rows * self.config.max_q
         survival = [survivals(self.config.nextn, self.prior)] * rows
-        return self._total(survival, None, estimate=False)[0] if rows else 0
+        return self._total(survival, None, self.config.min_gain, estimate=False)[0]
 
-    def _total(self, survival: list[list[int]], agreed: int | None, *, estimate: bool) -> tuple[int, bool]:
-        """The best total if the length is variable from now on, else all; and which of the two it is."""
+    def _total(
+        self, survival: list[list[int]], agreed: int | None, least_gain: float, *, estimate: bool
+    ) -> tuple[int, bool]:
+        """The best total if it gains that much, else all; and whether it does."""
         everything = len(survival) + sum(map(len, survival))
         if agreed is not None:
             everything = min(everything, agreed)
         best, best_value, all_value = self._best(survival, agreed, estimate=estimate)
         gain = best_value / all_value - 1.0
-        variable = gain >= (self.config.min_gain / 2 if self.variable else self.config.min_gain)
-        return best if variable else everything, variable
+        return (best, True) if gain >= least_gain else (everything, False)
 
     def _best(self, survival: list[list[int]], agreed: int | None, *, estimate: bool) -> tuple[int, float, float]:
         """The best total with its expected tokens per millisecond, and those of verifying everything."""
