@@ -280,10 +280,11 @@ def engine_files(spec: SchedulerSpec, name: str) -> dict[str, str]:
 def build_library(name: str, files: dict[str, str], parent: Path) -> Path:
     """Build ``files`` as a generated folder below ``parent``, in the shared cache; gives the module's file."""
     contents = {file: text.encode() for file, text in files.items()} | {"plan.json": b'{"values": {}}\n'}
-    manifest = manifest_text(header(name=name, standalone=False), contents)
+    standalone = any(file.startswith("engine/") for file in files)
+    manifest = manifest_text(header(name=name, standalone=standalone), contents)
     folder = parent / name
-    folder.mkdir(parents=True)
     for file, content in {**contents, MANIFEST: manifest.encode()}.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)
     return build_folder(folder, shared_cache()).engine.library
 

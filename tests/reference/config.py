@@ -38,6 +38,7 @@ class Config:
     varlen: bool
     prior: int  # u16, the confidence of a draft that nothing is known of
     min_gain: float
+    places: int  # those that drain included
 
     @property
     def max_q(self) -> int:
@@ -88,5 +89,6 @@ class Config:
             padded=bool(get("kPaddedDispatch", 0)) and bool(sizes),
             varlen=bool(get("kVarlen", 0)),
             prior=get("kPriorSurvival", 0),
-            min_gain=float(get("kMinGain", numerator / denominator)),
+            min_gain=numerator / denominator,
+            places=get("kPlaces", 2 * values["kMaxNumSeqs"]),
         )

@@ -53,7 +53,9 @@ class State:
         return len(self.partial) + len(self.loading) + len(self.prompted) + len(self.running)
 
     def place_left(self, count: int = 1) -> bool:
-        return self.places() + count <= self.config.max_num_seqs
+        """Draining sequences keep theirs, of as many again."""
+        places = self.places() + count
+        return places <= self.config.max_num_seqs and places + len(self.draining) <= self.config.places
 
     def open_place(self, request: Request, stage: Stage) -> Sequence:
         """Slot, then blocks for all its tokens. The caller has checked that there are enough."""

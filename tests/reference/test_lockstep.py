@@ -100,7 +100,7 @@ class Events(RuleBasedStateMachine):
 def test_chosen_events(engine: Callable[[str], ModuleType], name: str) -> None:
     module = engine(name)
     run_state_machine_as_test(
-        lambda: Events(module),
+        lambda: Events(module),  # type: ignore[arg-type] # any factory serves
         settings=settings(max_examples=10, stateful_step_count=40, deadline=None, derandomize=True),
     )
 
