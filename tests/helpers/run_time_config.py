@@ -2,7 +2,7 @@
 
 A limit is a constexpr object that converts to its largest value in constant expressions (array sizes, template
 arguments, assertions) and to the value in force everywhere else. Copies of the headers are compiled in which every
-``Cfg::kLimit`` is written ``(+Cfg::kLimit)``, an integer also where a template deduces its type; else they are the same.
+``Cfg::kLimit`` is written ``(+Cfg::kLimit)``, an integer also where a template deduces its type.
 What decides types or tables stays constant: engine type, policies, nextn, pools, graphs, and those limits of which the
 headers make constants (``static constexpr``, template arguments, ``const`` variables): these keep the largest value.
 """
@@ -22,13 +22,11 @@ from scheduler_configs import SchedulerSpec, build_library, engine_files, load_m
 
 LIMITS = (
     "kMaxNumPrompts", "kPrefillMaxSumSeqlenK", "kBlockSize", "kPrefillAttemptInterval", "kPrefillAnyAttemptInterval",
-    "kPrefillBurst", "kPrefillCacheUsageLimitNumerator", "kPrefillCacheUsageLimitDenominator", "kStopPreemptedRequest",
+    "kPrefillBurst", "kPrefillCacheUsageLimitNumerator", "kPrefillCacheUsageLimitDenominator",
 )  # fmt: skip
 """What may change between two schedulers of one build."""
 
 SOURCES = Path(__file__).parents[2] / "templates"
-
-_TYPES = {"kStopPreemptedRequest": "bool"}
 
 _LIMIT = """\
 // A value that is `maximum` in constant expressions and `value` when the scheduler runs.
@@ -49,8 +47,7 @@ def run_time_files(spec: SchedulerSpec, name: str) -> dict[str, str]:
     storage = []
     config, engine = files["engine_config.hpp"], files["engine.cpp"]
     for limit in limits:
-        kind = _TYPES.get(limit, "std::int32_t")
-        text = ("true" if constants[limit] else "false") if kind == "bool" else str(constants[limit])
+        kind, text = "std::int32_t", str(constants[limit])
         storage.append(f"inline {kind} {limit}InForce = {text};")
         config = config.replace(
             f"static constexpr {kind} {limit} = {text};",
@@ -64,7 +61,7 @@ def run_time_files(spec: SchedulerSpec, name: str) -> dict[str, str]:
 
 def _headers() -> dict[str, str]:
     """The engine's sources as they are, but for a plus before each limit that is an integer."""
-    integers = "|".join(limit for limit in LIMITS if limit not in _TYPES)
+    integers = "|".join(LIMITS)
     headers = {f"engine/{path.name}": path.read_text() for path in (SOURCES / "engine").glob("*.hpp")}
     plus = {name: re.sub(rf"\bCfg::({integers})\b", r"(+Cfg::\1)", text) for name, text in headers.items()}
     return plus | {f"src/{path.name}": path.read_text() for path in (SOURCES / "src").iterdir()}
@@ -72,11 +69,7 @@ def _headers() -> dict[str, str]:
 
 def _setter(limits: list[str]) -> str:
     """A function that is found by name in the built library."""
-    cases = "\n".join(
-        f'  if (name == "{limit}") deepinfer::generated::{limit}InForce = '
-        f"static_cast<{_TYPES.get(limit, 'std::int32_t')}>(value);"
-        for limit in limits
-    )
+    cases = "\n".join(f'  if (name == "{limit}") deepinfer::generated::{limit}InForce = value;' for limit in limits)
     return f"""
 extern "C" __attribute__((visibility("default"))) void set_limit(const char* text, std::int32_t value) {{
   const std::string_view name = text;
@@ -112,4 +105,5 @@ class RunTimeEngine:
         drawn = replace(spec, block_size=rng.choice(sizes), model_len=self.largest.model_len).constants()
         constants = self.largest.constants()
         limits = {limit: drawn[limit] for limit in LIMITS if limit in constants}
-        return constants | limits
+        prompts = min(drawn["kMaxNumPrompts"], self.largest.prompts)
+        return constants | limits | {"kMaxNumPrompts": prompts}

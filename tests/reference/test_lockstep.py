@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scheduler_configs import SPECS
+from run_time_config import RunTimeEngine
+from scheduler_configs import SPECS, SchedulerSpec
 
 from reference.lockstep import Lockstep
 from reference.records import DONE
@@ -103,6 +105,19 @@ def test_chosen_events(engine: Callable[[str], ModuleType], name: str) -> None:
         lambda: Events(module),  # type: ignore[arg-type] # any factory serves
         settings=settings(max_examples=10, stateful_step_count=40, deadline=None, derandomize=True),
     )
+
+
+@pytest.mark.long
+def test_random_specs(tmp_path: Path) -> None:
+    """One build of the same headers, with other limits for every workload."""
+    largest = SchedulerSpec(
+        seqs=8, nextn=3, varlen=True, model_len=60, tokens=70, prompts=4, block_size=2, spare_blocks=10, spare_slots=2
+    )
+    engine, rng = RunTimeEngine.build("random_specs", largest, tmp_path), random.Random(7)
+    for seed in range(30):
+        constants = engine.draw(rng)
+        engine.set_limits(constants)
+        run(engine.module.Scheduler, constants, seed, ranks=1 + seed % 3)
 
 
 @pytest.mark.parametrize("name", SPECS)
