@@ -79,9 +79,11 @@ def instructions(program: Path, steps: int) -> int:
 
 
 def print_own(rows: dict[int, dict[str, float]]) -> None:
-    print("\n| sequences | step µs | p99 | aim | begin | arrays | flags | commit | without Python | verification | aim |"
-          " instructions | allocations |")  # fmt: skip
-    print("|---:|" + "---:|" * 12)
+    columns = (
+        "sequences", "step µs", "p99", "aim", "begin", "arrays", "flags", "commit", "without Python", "verification",
+        "aim", "instructions", "allocations",
+    )  # fmt: skip
+    print(f"\n| {' | '.join(columns)} |\n{'|---:' * len(columns)}|")
     for n, row in rows.items():
         step_aim, verify_aim = AIMS.get(n, ("–", "–"))
         native = row["native_begin"] + row["native_commit"]

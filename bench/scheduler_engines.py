@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def decode(scheduler: Any, constants: dict[str, Any], steps: int, clock: Callabl
         if action != DECODE:
             raise SystemExit(f"step {k} is no decode step: {action}")
         step = scheduler.step()
-        read(step)
+        _STEP_ARRAYS(step)
         arrays = clock()
         flags = scheduler.flags()
         published = clock()
@@ -99,7 +100,7 @@ def decode(scheduler: Any, constants: dict[str, Any], steps: int, clock: Callabl
         del step
         commit = clock()
         if uncommitted is not None:
-            read_committed(scheduler.commit(*uncommitted))
+            _COMMITTED_ARRAYS(scheduler.commit(*uncommitted))
         committed = clock()
         uncommitted = current
         if k >= WARMUP:
@@ -121,16 +122,11 @@ def fill(scheduler: Any, rows: int) -> Any:
     return scheduler.flags()
 
 
-def read(step: Any) -> None:
-    """Fetch every array that the runtime reads in a decode step."""
-    (step.ids, step.q_len, step.k_len, step.slot, step.remap, step.samples, step.block_table, step.history)
-    (step.input_ids, step.positions, step.row_of_token, step.caps, step.provisional)
-    (step.clone_blocks, step.clone_states, step.zero_states, step.ignored, step.preempted, step.loads)
-
-
-def read_committed(committed: Any) -> None:
-    """Fetch what a commit tells."""
-    (committed.ids, committed.emitted, committed.reasons)
+_STEP_ARRAYS = attrgetter(
+    "ids", "q_len", "k_len", "slot", "remap", "samples", "block_table", "history", "input_ids", "positions",
+    "row_of_token", "caps", "provisional", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
+)  # fmt: skip
+_COMMITTED_ARRAYS = attrgetter("ids", "emitted", "reasons")
 
 
 def cpu_clock() -> float:

@@ -19,8 +19,15 @@ from typing import Any
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
-from vllm.config import SpeculativeConfig
+from vllm.config import (
+    CacheConfig,
+    DeviceConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -126,9 +133,7 @@ def make_scheduler(sequences: int, drafts: int, *, asynchronous: bool, steps: in
         max_num_seqs=sequences, max_num_batched_tokens=max(8192, 8 * sequences), max_model_len=MODEL_LEN,
         enable_chunked_prefill=True, is_encoder_decoder=False, async_scheduling=asynchronous,
     )  # fmt: skip
-    cache = CacheConfig(
-        block_size=BLOCK, gpu_memory_utilization=0.9, cache_dtype="auto", enable_prefix_caching=False
-    )
+    cache = CacheConfig(block_size=BLOCK, gpu_memory_utilization=0.9, cache_dtype="auto", enable_prefix_caching=False)
     method = "ngram_gpu" if asynchronous else "ngram"
     speculative = (
         SpeculativeConfig(method=method, num_speculative_tokens=drafts, prompt_lookup_max=3) if drafts else None

@@ -53,7 +53,7 @@ class Workload:
         for rank in world.ranks:
             rank.pair.call("set_pending", False)
             for request in [*rank.known, *rank.gone]:
-                self._say(rank, "resume", request)
+                rank.try_call("resume", request)
                 rank.try_call("end_transfer", request)
 
     # What a request may be
@@ -137,17 +137,11 @@ class Workload:
                 self._register(rank, children)
                 return
 
-    def _say(self, rank: Rank, method: str, request: int) -> None:
-        """Pause or resume, of a request that has not ended: what else is said of one is left open."""
-        known = rank.pair.reference.state.requests
-        if request not in known or not known[request].reason:
-            rank.try_call(method, request)
-
     def pause(self, rank: Rank) -> None:
-        self._say(rank, "pause", self._some(rank))
+        rank.try_call("pause", self._some(rank))
 
     def resume(self, rank: Rank) -> None:
-        self._say(rank, "resume", self._some(rank))
+        rank.try_call("resume", self._some(rank))
 
     def begin_transfer(self, rank: Rank) -> None:
         rank.try_call("begin_transfer", self._some(rank))
