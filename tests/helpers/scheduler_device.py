@@ -23,7 +23,7 @@ def token_at(request: int, position: int) -> int:
 
 @dataclass
 class Expected:
-    """A request as its caller sees it. ``given`` is the output that it began with: a branch, or one computed elsewhere."""
+    """A request as its caller sees it. ``given`` is the output that it began with, as a branch or from elsewhere."""
 
     request: int
     prompt: list[int]
@@ -68,15 +68,20 @@ class Expected:
 
 
 class Device:
-    """Blocks of tags by position, and slots that are rings of tags: the window and one step's queries."""
+    """Blocks of tags by position, and slots that are rings of tags: the window and what may have to be rewritten."""
 
-    def __init__(self, block_size: int, max_q: int) -> None:
-        self.block_size, self.ring = block_size, WINDOW + max_q
+    def __init__(self, block_size: int, nextn: int) -> None:
+        self.block_size, self.ring = block_size, WINDOW + max(nextn, 1)
         self.blocks: dict[tuple[int, int], int] = {}
         self.slots: dict[int, dict[int, int]] = {}
 
     def prepare(self, step: Any) -> None:
-        """Copies, then zeroed states: in this order, before the forward pass."""
+        """Copies, then zeroed states, before the forward pass. The copies run side by side."""
+        for copies in (step.clone_blocks, step.clone_states):
+            destinations = copies[:, 1].tolist()
+            assert len(set(destinations)) == len(destinations)
+            assert not set(destinations) & set(copies[:, 0].tolist()), "B9: the source of a copy was handed out"
+        assert not set(step.zero_states.tolist()) & set(step.clone_states.ravel().tolist())
         for source, copy in step.clone_blocks.tolist():
             for offset in range(self.block_size):
                 if (source, offset) in self.blocks:

@@ -20,7 +20,7 @@ class Rank:
         if self.constants.get("kVarlen"):
             self.scheduler.set_cost_curve(np.arange(1.0, 1 + len(self.constants["kGraphSizes"])))
         self.initial = self.scheduler.fingerprint()
-        self.device = Device(self.constants["kBlockSize"], self.constants["kMaxQ"])
+        self.device = Device(self.constants["kBlockSize"], self.constants["kNextn"])
         self.requests: dict[int, Expected] = {}
         self.known: dict[int, int] = {}  # request -> tokens whose ids the device knows
         self.drafts: dict[int, list[int]] = {}  # request -> drafts that came with its prompt
@@ -207,6 +207,18 @@ class Rank:
             assert expected.reason == 0, "I20: exactly one terminal state"
             expected.reason = reason
             assert (stop == expected.output[-1]) if reason == STOP and not expected.ended_by_caller else (stop == -1)
+
+    def holders(self) -> dict[int, list[int]]:
+        """The blocks of every request that has a place."""
+        found = {}
+        for request, expected in self.requests.items():
+            try:
+                if not expected.reason:
+                    found[request] = self.scheduler.blocks(request).tolist()
+            except ValueError as error:
+                if "it waits and has no blocks" not in str(error):
+                    raise
+        return found
 
     # The end
 

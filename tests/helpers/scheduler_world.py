@@ -14,8 +14,8 @@ from scheduler_rank import Rank
 VOTE, PREFILL, DECODE, IDLE, DONE, FAIL = range(6)
 DECODABLE, UNFINISHED, PENDING, FAILED, WORK, GRAPH = range(6)  # of the published record
 __all__ = [
-    "ABORT", "DECODE", "DONE", "ERROR", "FAIL", "IDLE", "LENGTH", "PREEMPTED", "PREFILL", "STOP", "VOTE", "Rank", "World",
-    "token_at",
+    "ABORT", "DECODE", "DONE", "ERROR", "FAIL", "IDLE", "LENGTH", "PREEMPTED", "PREFILL", "STOP", "VOTE", "Greedy",
+    "Modest", "Rank", "World", "token_at",
 ]  # fmt: skip
 
 
@@ -44,6 +44,20 @@ class Group:
         return "none"
 
 
+class Greedy(random.Random):
+    """Every draft is accepted."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
+class Modest(random.Random):
+    """No draft is accepted."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
 class World:
     """``ranks`` schedulers in lock step. ``deferred`` commits a decode step after the next one is scheduled.
 
@@ -63,8 +77,8 @@ class World:
         self.flags: np.ndarray | None = None
         self.votes: list[np.ndarray] = []
 
-    def step(self) -> int:
-        """One begin_step with its votes on every rank, the step itself, and the commits that are due."""
+    def step(self, *, commits: bool = True) -> int:
+        """One begin_step with its votes on every rank, the step itself, and the commits that are due, or none."""
         point = self.group.point() if self.votes_on else "none"
         actions = [rank.scheduler.begin_step(self.flags) for rank in self.ranks]
         assert (actions[0] == VOTE) == (point != "none"), f"I7: the group is at a point '{point}'"
@@ -79,7 +93,7 @@ class World:
         action = int(actions[0])
         assert action == (self.predict(point) if self.votes_on else self.follow()), "I3, I4: votes decide the step type"
         if action in (PREFILL, DECODE):
-            self.run_step(action)
+            self.run_step(action, commits)
         else:
             self.no_step(action)
         if self.loads:
@@ -122,7 +136,7 @@ class World:
             return IDLE
         return FAIL if self.flags[UNFINISHED] else DONE
 
-    def run_step(self, action: int) -> None:
+    def run_step(self, action: int, commits: bool) -> None:
         agreed = int(self.flags[GRAPH]) if self.flags is not None else self.constants["kMaxTotalQ"]
         scheduled = 0
         for rank in self.ranks:
@@ -143,7 +157,7 @@ class World:
         self.group.idle = not self.flags[DECODABLE]
         keep = 1 if self.deferred and action == DECODE else 0
         for rank in self.ranks:
-            while len(rank.uncommitted) > keep:
+            while commits and len(rank.uncommitted) > keep:
                 rank.commit_oldest()
 
     def no_step(self, action: int) -> None:

@@ -1,4 +1,4 @@
-"""Small engines from hand-written configs, each built when a test first asks for it, and groups of ranks around them."""
+"""Small engines, each built when a test first asks for it, and groups of ranks around them."""
 
 from __future__ import annotations
 
