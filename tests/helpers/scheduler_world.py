@@ -79,7 +79,8 @@ class World:
 
     def step(self, *, commits: bool = True) -> int:
         """One begin_step with its votes on every rank, the step itself, and the commits that are due, or none."""
-        point = self.group.point() if self.votes_on else "none"
+        failed = self.flags is not None and bool(self.flags[FAILED])
+        point = self.group.point() if self.votes_on and not failed else "none"
         actions = [rank.scheduler.begin_step(self.flags) for rank in self.ranks]
         assert (actions[0] == VOTE) == (point != "none"), f"I7: the group is at a point '{point}'"
         self.votes = []
@@ -91,7 +92,8 @@ class World:
             actions = [rank.scheduler.resolve_vote(reduced) for rank in self.ranks]
         assert len(set(actions)) == 1, "I2: one step type"
         action = int(actions[0])
-        assert action == (self.predict(point) if self.votes_on else self.follow()), "I3, I4: votes decide the step type"
+        expected = FAIL if failed else self.predict(point) if self.votes_on else self.follow()
+        assert action == expected, "I3, I4: the step type follows from the votes"
         if action in (PREFILL, DECODE):
             self.run_step(action, commits)
         else:
@@ -128,8 +130,6 @@ class World:
         """The step type of an engine that does not vote."""
         if self.flags is None:
             return IDLE
-        if self.flags[FAILED]:
-            return FAIL
         if self.flags[WORK]:
             return PREFILL if self.constants["kEngineType"] == "PROMPT" else DECODE
         if self.flags[PENDING]:
