@@ -79,6 +79,20 @@ def test_b01_an_end_with_steps_in_flight_keeps_every_count(
 
 
 @pytest.mark.parametrize("engine", DRAFTS)
+def test_b01_a_place_that_another_request_took_gets_no_results_of_the_first(make_world: MakeWorld, engine: str) -> None:
+    """Results that came late were given to whoever had the request's place by then."""
+    world, rank = with_frames(make_world, engine, 1)
+    before = rank.requests[1].length
+    rank.finish(1, ABORT)
+    rank.add_prompted(9, 4)
+    world.step(commits=False)  # it is admitted, to the place that was left last
+    while rank.uncommitted:
+        rank.commit_oldest()
+    assert (rank.requests[1].length, rank.requests[9].length) == (before, 5)
+    world.drain()
+
+
+@pytest.mark.parametrize("engine", DRAFTS)
 @pytest.mark.parametrize("frames", [0, 1])
 def test_b01_preemption_with_a_step_in_flight(make_world: MakeWorld, engine: str, frames: int) -> None:
     """A preempted request's step came back after its counters had been reset, and was counted twice."""
