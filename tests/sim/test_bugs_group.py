@@ -119,7 +119,7 @@ def test_b16_a_rank_wants_only_what_it_could_admit(make_world: MakeWorld, lackin
     rank, other = world.ranks
     if lacking == "usage":
         for request in (1, 2):
-            rank.add_prompted(request, 88)  # 22 of 24 blocks, and two are enough for the prompt
+            rank.add_prompted(request, 87)  # 22 of 24 blocks, and one is enough for the prompt
     elif lacking == "blocks":
         rank.add_prompted(1, 90)
     elif lacking == "places":

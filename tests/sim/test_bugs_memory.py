@@ -209,23 +209,20 @@ def test_b30_usage_counts_blocks_and_not_references(make_world: MakeWorld, branc
     world.drain()
 
 
-def test_b30_the_limit_of_usage_is_exact(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("second", "wants"), [(79, 1), (87, 0)])
+def test_b30_the_limit_of_usage_is_exact(make_world: MakeWorld, second: int, wants: int) -> None:
     """A threshold on something other than used blocks admits too much or nothing."""
-    world = make_world("example")
+    world = make_world("example", loads=False)
     rank = world.ranks[0]
-    rank.add(1, 90, 6)
-    rank.add(2, 76, 20)  # 12 and 10 blocks of 24: 0.9 of them are 21.6
-    while len(rank.last_decode) < 1 or rank.scheduler.stats()["waiting"]:
-        world.step()
+    rank.add_prompted(1, 87)  # 11 blocks of 24, and 10 or 11 more: nine tenths of them are 21.6
+    rank.add_prompted(2, second)
     rank.add(3, 4, 1)
-    used = 24 - rank.scheduler.stats()["free_blocks"]
-    assert used * 10 > 24 * 9
-    world.step()
-    while rank.scheduler.stats()["waiting"]:
-        used = 24 - rank.scheduler.stats()["free_blocks"]
-        was_over = used * 10 > 24 * 9
-        if world.step() == PREFILL:
-            assert not was_over
+    action = world.step()
+    assert rank.scheduler.decision().want == wants
+    assert (action == PREFILL) == bool(wants)
+    assert 24 - rank.scheduler.stats()["free_blocks"] == 22 - wants, "the prompt of one block has ended"
+    rank.fill_loads()
+    world.loads = True
     world.drain()
 
 
