@@ -1,0 +1,274 @@
+"""One rank of a simulated group: its compiled scheduler, its device, and its uncommitted frames."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from deepinfer_gen.runtime.scheduler_core import Action, Int32, Reason, SchedulerCore
+from deepinfer_gen.runtime.simulate.checks import StepChecks, check_places, places_of
+from deepinfer_gen.runtime.simulate.device import Device, Results
+from deepinfer_gen.runtime.simulate.memory import DeviceMemory
+from deepinfer_gen.runtime.simulate.mixing import Int64
+from deepinfer_gen.runtime.simulate.requests import Requests, Status
+from deepinfer_gen.runtime.simulate.violation import Violation, violated
+from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
+
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the Plan says that the constants do not: dispatch, verification, and when results are delivered."""
+
+    ragged: bool
+    fixed: bool
+    zos: bool
+
+    @staticmethod
+    def of(values: Mapping[str, Mapping[str, Any]]) -> Choices:
+        """From the ``values`` of plan.json; what an engine type lacks is off."""
+
+        def value(key: str) -> Any:
+            return values[key]["value"] if key in values else None
+
+        return Choices(
+            ragged=value("parallel.dispatch") != "padded",
+            fixed=value("speculative.verify") != "varlen",
+            zos=value("schedule.zos") == "on",
+        )
+
+
+@dataclass(slots=True)
+class Frame:
+    """A step of this rank from its scheduling to its line in the trace."""
+
+    step: int
+    action: Action
+    step_id: int = 0
+    total_q: int = 0
+    graph: int = 0
+    numbers: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    occupancy: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    new: list[bool] = field(default_factory=list)
+    results: Results | None = None
+    decision: tuple[int, int, int, int, int] = (0, -1, -1, -1, 0)
+    accepted: dict[str, int] = field(default_factory=dict)
+    emitted: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    preempted: list[str] = field(default_factory=list)
+    stats: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: int = 0
+
+
+class Rank:
+    """``step`` runs what the scheduler decided, ``commit`` delivers the oldest frame's results."""
+
+    def __init__(
+        self,
+        index: int,
+        extension: ModuleType,
+        requests: Requests,
+        workload: Sequence[WorkloadRequest],
+        choices: Choices,
+    ) -> None:
+        self.index = index
+        self.constants: dict[str, Any] = extension.constants()
+        self.scheduler: SchedulerCore = extension.Scheduler()
+        self.initial = self.scheduler.fingerprint()
+        self.requests = requests
+        self.workload = {r.number: r for r in workload if r.rank == index}
+        c = self.constants
+        memory = DeviceMemory(
+            requests,
+            blocks=c["kNumBlocks"],
+            block_size=c["kBlockSize"],
+            slots=c["kNumSlots"],
+            ring=c["kSwaRingTokens"],
+            window=c["kSlidingWindow"],
+        )
+        self.device = Device(requests, memory, c, self.scheduler.split)
+        self.checks = StepChecks(requests, self.workload, c, ragged=choices.ragged, fixed=choices.fixed)
+        self.frames: deque[Frame] = deque()
+        self.ended: dict[str, int] = {}  # since the last frame took them
+        self.preempted_rows: list[int] = []
+        self.loads: list[int] = []
+        self.stats: Mapping[str, int] = self.scheduler.stats()
+
+    def add(self, number: int) -> None:
+        """Deliver a request; for a decode-only engine its prompt and first token come from elsewhere."""
+        request, requests = self.workload[number], self.requests
+        ends = _NO_TOKENS
+        if requests.end_at[number] <= requests.length_limit[number]:
+            ends = requests.tokens(number, int(requests.end_at[number]))[-1:]
+        length = request.prompt_len
+        if self.constants["kEngineType"] == "COMPLETION":
+            length += 1
+            tokens = requests.tokens(number, length)
+            self.scheduler.add_prompted(number, tokens, request.prompt_len, request.max_tokens, 0, ends)
+        else:
+            tokens = requests.tokens(number, length)
+            spans, checkpoints = request.image_spans, request.checkpoints
+            self.scheduler.add(number, tokens, request.max_tokens, 0, ends, checkpoints, spans)
+        requests.status[number] = Status.LIVE
+        requests.committed[number] = requests.known[number] = length
+
+    def fork(self, child: int) -> None:
+        """Branch ``child`` off its parent, which must be able to."""
+        parent = int(self.requests.parent[child])
+        self.scheduler.fork(parent, np.array([child], np.uint64))
+        self.requests.branch(child, parent)
+        self.requests.status[child] = Status.LIVE
+
+    def schedule(self, step: int, action: Action, agreed_graph: int) -> Frame:
+        """Take the step that the scheduler just decided on, check it, and execute it on the device."""
+        frame = Frame(step, action)
+        decision = self.scheduler.decision()
+        frame.decision = (
+            decision.point, decision.want, decision.go, decision.scheduled, decision.decode_counter,
+        )  # fmt: skip
+        view = self.scheduler.step()
+        frame.preempted = self._note_preempted(view.preempted)
+        self.loads += view.loads.astype(np.int64).tolist()
+        if action in (Action.PREFILL, Action.DECODE):
+            self._execute(frame, view, agreed_graph)
+        self.collect()
+        self.stats = frame.stats = self.scheduler.stats()
+        check_places(self.stats, self.constants)
+        self.frames.append(frame)
+        return frame
+
+    def _execute(self, frame: Frame, view: Any, agreed_graph: int) -> None:
+        requests = self.requests
+        numbers = view.ids[: view.num_rows].astype(np.int64)
+        if view.kind != frame.action:
+            violated("I2", f"the step is of kind {view.kind} after action {frame.action}")
+        if ((requests.status[numbers] != Status.LIVE) | (requests.rank[numbers] != self.index)).any():
+            violated("I17", f"a row is of a request that is not alive here: {numbers.tolist()}")
+        if len(np.unique(numbers)) != len(numbers):
+            violated("I14", f"a request has two rows: {numbers.tolist()}")
+        decode = frame.action == Action.DECODE
+        if decode:
+            self.checks.decode(view, numbers, agreed_graph)
+        else:
+            self.checks.prefill(view, numbers)
+        frame.results = self.device.execute(view, numbers)
+        frame.step_id, frame.total_q, frame.graph = view.step_id, view.total_q, view.graph
+        frame.numbers, frame.occupancy = numbers, requests.occupancy[numbers]
+        frame.new = (view.remap[: view.num_rows] < 0).tolist()
+        if int(frame.results.q.sum()) != view.total_q:
+            violated("I14", f"the device verifies {int(frame.results.q.sum())} tokens of total_q {view.total_q}")
+        if not decode:
+            requests.first_chunk[numbers[requests.first_chunk[numbers] < 0]] = frame.step
+            requests.prefilled[numbers[frame.results.counts > 0]] = True
+        else:
+            self.checks.decode_number += 1
+            requests.decode_number[numbers] = self.checks.decode_number
+            requests.row[numbers] = np.arange(len(numbers))
+            requests.flying[numbers] += 1
+
+    def _note_preempted(self, ids: Any) -> list[str]:
+        numbers = ids.astype(np.int64)
+        self.requests.occupancy[numbers] += 1
+        self.requests.drafted[numbers] = 0
+        self.requests.prefilled[numbers] = False
+        self.preempted_rows = numbers.tolist()
+        return [self.requests.names[n] for n in self.preempted_rows]
+
+    def fill(self, number: int) -> None:
+        """The transfer that brings a request's cache writes it, and ends."""
+        scheduler, length = self.scheduler, int(self.requests.committed[number])
+        self.device.memory.rings[scheduler.slot(number)] = 0
+        self.device.memory.fill(number, scheduler.blocks(number), scheduler.slot(number), length - 1)
+        self.requests.prefilled[number] = True
+        scheduler.end_transfer(number)
+
+    def places(self) -> int:
+        """Sequences that have a place."""
+        return places_of(self.scheduler.stats())
+
+    def commit(self) -> Frame:
+        """Deliver the results of the oldest frame and check what became of them."""
+        frame = self.frames.popleft()
+        if frame.results is not None:
+            try:
+                self._deliver(frame, frame.results)
+            except ValueError as fault:
+                raise Violation("B1", f"a commit was refused: {fault}") from fault
+        self.collect()
+        frame.finished, self.ended = self.ended, {}
+        return frame
+
+    def _deliver(self, frame: Frame, results: Results) -> None:
+        requests, numbers = self.requests, frame.numbers
+        live = (requests.status[numbers] == Status.LIVE) & (requests.occupancy[numbers] == frame.occupancy)
+        committed = requests.committed[numbers]
+        done = self.scheduler.commit(frame.step_id, results.tokens, results.counts, results.confidences)
+        if (done.ids != numbers).any():
+            violated("I17", f"a commit speaks of {done.ids.tolist()}, the step was of {numbers.tolist()}")
+        if frame.action == Action.DECODE:
+            requests.flying[numbers] -= 1
+        producing = live & (results.counts > 0)
+        if (producing & (committed != results.first)).any():
+            row = int(np.argmax(producing & (committed != results.first)))
+            name = requests.names[int(numbers[row])]
+            violated("I17", f"its row yields position {results.first[row]}, and {committed[row]} tokens are out", name)
+        until = np.minimum(requests.length_limit[numbers], requests.end_at[numbers])
+        expected = np.where(producing, np.minimum(results.counts, until - committed), 0)
+        reasons = np.where(requests.end_at[numbers] <= requests.length_limit[numbers], Reason.STOP, Reason.LENGTH)
+        reasons = np.where(producing & (committed + expected == until), reasons, 0)
+        for what, found, wanted in (("tokens", done.emitted, expected), ("reason", done.reasons, reasons)):
+            if (found != wanted).any():
+                row = int(np.argmax(found != wanted))
+                name = requests.names[int(numbers[row])]
+                violated("I17", f"{what} of its row are {found[row]}, and {wanted[row]} is right", name)
+        requests.committed[numbers] += expected
+        first = numbers[(expected > 0) & (requests.first_token[numbers] < 0)]
+        requests.first_token[first] = frame.step
+        frame.emitted = int(expected.sum())
+        if frame.action == Action.DECODE:
+            # The last token of a row is the bonus, unless the request ended before it.
+            drafts = np.minimum(results.counts - 1, expected)
+            frame.accepted = {requests.names[int(numbers[r])]: int(drafts[r]) for r in np.flatnonzero(producing)}
+
+    def collect(self) -> None:
+        """Take the ends that the scheduler hands out: each request one."""
+        ended = self.scheduler.outcomes()
+        for number, reason in zip(ended.ids.tolist(), ended.reasons.tolist(), strict=True):
+            name = self.requests.names[number]
+            if self.requests.status[number] != Status.LIVE:
+                violated("I20", f"it ends ({Reason(reason).name.lower()}) after its end", name)
+            self.requests.end(number, reason)
+            self.ended[name] = reason
+        for number in self.preempted_rows:
+            gone = self.requests.reason[number] == Reason.PREEMPTED
+            if gone != bool(self.constants["kStopPreemptedRequest"]):
+                told = "is handed out" if gone else "is missing"
+                violated("I18", f"its end as preempted {told}", self.requests.names[number])
+        self.preempted_rows = []
+
+    def check_pools(self) -> None:
+        """I9, I10: free and referenced blocks are all blocks; the scheduler's own bookkeeping agrees."""
+        try:
+            self.scheduler.check_invariants()
+        except RuntimeError as fault:
+            raise Violation("I9", f"the scheduler's bookkeeping contradicts itself: {fault}") from fault
+
+    def check_drained(self) -> None:
+        """I20: nothing is left behind."""
+        stats, c = self.scheduler.stats(), self.constants
+        for name, found, wanted in (
+            ("blocks", stats["free_blocks"], c["kNumBlocks"] - 1),
+            ("slots", stats["free_slots"], c["kNumSlots"] - 1),
+        ):
+            if found != wanted:
+                violated("I20", f"{found} of {wanted} {name} are free at the end")
+        if live := self.requests.live(self.index):
+            violated("I20", "it has not ended when the group is done", self.requests.names[live[0]])
+        if self.scheduler.fingerprint() != self.initial:
+            violated("I20", "the scheduler's state at the end is not its first one")
