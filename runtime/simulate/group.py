@@ -66,9 +66,7 @@ class Group:
         self._shown = 0
         self._idle_in_a_row = 0
         self._dummies_in_a_row = 0
-        if cost.curve:
-            for rank in ranks:
-                rank.scheduler.set_cost_curve(np.array(cost.curve, np.float64))
+        cost.announce(ranks)
 
     def run(self, limit: int | None) -> End:
         """Step until the group is done, or ``limit`` steps. Raises ``Violation``."""

@@ -64,6 +64,8 @@ class Frame:
     preempted: list[str] = field(default_factory=list)
     stats: Mapping[str, int] = field(default_factory=dict)
     fingerprint: int = 0
+    decoding: int = 0  # sequences that decode, when the step was scheduled
+    waiting: bool = False  # whether requests waited then
 
 
 class Rank:
@@ -98,7 +100,6 @@ class Rank:
         self.ended: dict[str, int] = {}  # since the last frame took them
         self.preempted_rows: list[int] = []
         self.loads: list[int] = []
-        self.stats: Mapping[str, int] = self.scheduler.stats()
 
     def add(self, number: int) -> None:
         """Deliver a request; for a decode-only engine its prompt and first token come from elsewhere."""
@@ -138,8 +139,10 @@ class Rank:
         if action in (Action.PREFILL, Action.DECODE):
             self._execute(frame, view, agreed_graph)
         self.collect()
-        self.stats = frame.stats = self.scheduler.stats()
-        check_places(self.stats, self.constants)
+        stats = self.scheduler.stats()
+        check_places(stats, self.constants)
+        frame.decoding = stats["running"]
+        frame.waiting = stats["waiting"] + stats["incoming"] > 0
         self.frames.append(frame)
         return frame
 
