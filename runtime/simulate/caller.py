@@ -68,6 +68,11 @@ class Caller:
         self.during(step, "begin")
         self._tell_pending()
 
+    def settle(self) -> None:
+        """The group is done, whatever the plan said after its last vote: nothing more comes from here."""
+        self._plan_pending = [False] * len(self._ranks)
+        self._tell_pending()
+
     def scheduled(self) -> None:
         """After a step is scheduled: branches of what it prefills, so that each has its own first token."""
         if self._forks:

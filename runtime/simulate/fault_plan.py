@@ -78,6 +78,8 @@ def _faults(record: Record, by_id: dict[str, WorkloadRequest], ranks: int) -> It
         yield record.fault("DI390", f"'{event}' happens to a rank, not to request '{name}'", "id", "write its rank")
     elif name is not None and name not in by_id:
         yield record.fault("DI390", f"the workload has no request '{name}'", "id", "name one of its ids")
+    elif event == "end_token" and name is not None and by_id[name].parent:
+        yield record.fault("DI390", f"'{name}' is a fork, which has its parent's end tokens", "id", "name the parent")
     if record.values["rank"] >= ranks:
         message = f"there is no rank {record.values['rank']} in a group of {ranks}"
         yield record.fault("DI390", message, "rank", f"ranks count from 0 to {ranks - 1}")

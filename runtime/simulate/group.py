@@ -90,6 +90,7 @@ class Group:
             return self._failed(step)
         if action == Action.DONE:
             self._deliver_all()
+            self.caller.settle()
             for rank in self._ranks:
                 _on(rank, lambda r: r.check_drained())
             return End("done", step)
@@ -115,7 +116,7 @@ class Group:
         """begin_step and the voting rounds on every rank; all must come to the action that the rule gives."""
         point = self._rule.begin(flags)
         counter = self._rule.decode_counter
-        actions = [rank.scheduler.begin_step(flags) for rank in self._ranks]
+        actions = [rank.begin(flags) for rank in self._ranks]
         votes: list[Int32] = []
         while Action.VOTE in actions:
             if len(votes) == 2 or not point:
