@@ -10,7 +10,7 @@ import numpy as np
 from deepinfer_gen.runtime.scheduler_core import Reason
 from deepinfer_gen.runtime.simulate.fault_plan import PHASES, FaultEvent
 from deepinfer_gen.runtime.simulate.rank import Rank
-from deepinfer_gen.runtime.simulate.requests import Requests, Status
+from deepinfer_gen.runtime.simulate.requests import ENDED, FUTURE, LIVE, Requests
 from deepinfer_gen.runtime.simulate.violation import violated
 from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
 
@@ -82,9 +82,7 @@ class Caller:
     def end(self) -> None:
         """After a step: transfers that bring a cache have come to their end."""
         for rank in self._ranks:
-            due = [n for n in rank.loads if n not in self._held_loads]
-            rank.loads = [n for n in rank.loads if n in self._held_loads]
-            for number in due:
+            for number in [n for n in rank.loads if n not in self._held_loads]:
                 rank.fill(number)
 
     def during(self, step: int, phase: str) -> None:
@@ -113,7 +111,6 @@ class Caller:
                 self._end(event.number, event.reason)
             case "end_transfer" if event.number in rank.loads:
                 self._held_loads.discard(event.number)
-                rank.loads.remove(event.number)
                 rank.fill(event.number)
             case name:
                 self._call(rank, name, event.number)
@@ -133,10 +130,10 @@ class Caller:
         """End a request wherever it is in its life; one that has ended stays as it is."""
         requests = self._requests
         rank = self._ranks[int(requests.rank[number])]
-        if requests.status[number] == Status.LIVE:
+        if requests.status[number] == LIVE:
             rank.scheduler.finish(number, reason)
             rank.collect()
-        elif requests.status[number] == Status.FUTURE and any(f.number == number for f in self._forks):
+        elif requests.status[number] == FUTURE and any(f.number == number for f in self._forks):
             self._forks = [f for f in self._forks if f.number != number]
             self._give_up(number, reason)
 
@@ -148,7 +145,7 @@ class Caller:
     def _branched(self, fork: WorkloadRequest, *, may_drain: bool) -> bool:
         """Whether the fork is dealt with: it was branched, or it has no parent any more."""
         requests, rank = self._requests, self._ranks[fork.rank]
-        if requests.status[fork.parent] == Status.ENDED:
+        if requests.status[fork.parent] == ENDED:
             self.forks_without_parent += 1
             self._give_up(fork.number, Reason.ERROR)
             return True
@@ -158,7 +155,7 @@ class Caller:
             if not may_drain:
                 return False
             self._drain(rank)
-            if requests.status[fork.parent] == Status.ENDED:
+            if requests.status[fork.parent] == ENDED:
                 return self._branched(fork, may_drain=False)
         if rank.places() >= rank.constants["kMaxNumSeqs"]:
             return False

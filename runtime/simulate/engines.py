@@ -67,6 +67,9 @@ def _impossible(
     scheduler = engine.extension.Scheduler()
     none = np.zeros(0, np.int32)
     for request, line in zip(workload, lines, strict=True):
+        if request.parent and constants["kEngineType"] == "PROMPT":
+            yield line.fault("DI389", "the engine refuses it: a PROMPT engine has no branches", "fork_of")
+            continue
         if request.prompt_len > constants["kMaxModelLen"]:
             message = f"a prompt of {request.prompt_len} tokens, and max_model_len is {constants['kMaxModelLen']}"
             yield line.fault("DI389", f"the engine refuses it: {message}", "prompt_len")

@@ -58,7 +58,7 @@ class Group:
         self._zos = zos
         self._fingerprints = fingerprints
         self._rule = step_rule(ranks[0].constants)
-        self._votes_after_idle = ranks[0].constants["kEngineType"] == "NORMAL"
+        self._votes = ranks[0].constants["kEngineType"] == "NORMAL"
         self.caller = Caller(ranks, requests, workload, plan, self._drain)
         self._record: Int32 | None = None
         self._published = False
@@ -144,7 +144,7 @@ class Group:
         if len(counters) > 1:
             violated("I7", f"decode counters differ: {[frame.decision[-1] for frame in frames]}")
         rows = sum(len(frame.numbers) for frame in frames)
-        if frames[0].action == Action.PREFILL and not rows:
+        if frames[0].action == Action.PREFILL and not rows and self._votes:
             violated("I8", "a prefill step has no prompt on any rank")
         dummy = frames[0].action == Action.DECODE and not rows
         wanted = any(frame.decision[1] == 1 for frame in frames)
@@ -161,7 +161,7 @@ class Group:
         return self._record
 
     def _publish(self, action: Action) -> None:
-        self._published = action in _RUNS or not self._votes_after_idle
+        self._published = action in _RUNS or not self._votes  # a vote is an exchange too
         if self._published and len(self._ranks) > 1:
             self._record = _reduced([rank.scheduler.flags() for rank in self._ranks])
 

@@ -15,7 +15,7 @@ from deepinfer_gen.runtime.simulate.checks import StepChecks, check_places, plac
 from deepinfer_gen.runtime.simulate.device import Device, Results
 from deepinfer_gen.runtime.simulate.memory import DeviceMemory
 from deepinfer_gen.runtime.simulate.mixing import Int64
-from deepinfer_gen.runtime.simulate.requests import Requests, Status
+from deepinfer_gen.runtime.simulate.requests import ENDED, LIVE, NEVER, Requests
 from deepinfer_gen.runtime.simulate.violation import Violation, violated
 from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
 
@@ -100,24 +100,26 @@ class Rank:
         self.ended: dict[str, int] = {}  # since the last frame took them
         self.ended_in_step: set[int] = set()  # since begin_step
         self.preempted_rows: list[int] = []
-        self.loads: list[int] = []
+        self.loads: dict[int, tuple[int, Int32]] = {}  # slot and blocks of caches that are written from outside
 
     def add(self, number: int) -> None:
         """Deliver a request; for a decode-only engine its prompt and first token come from elsewhere."""
         request, requests = self.workload[number], self.requests
+        completion = self.constants["kEngineType"] == "COMPLETION"
+        length = request.prompt_len + completion
+        if requests.end_at[number] <= length:
+            requests.end_at[number] = NEVER  # the token came with it
         ends = _NO_TOKENS
         if requests.end_at[number] <= requests.length_limit[number]:
             ends = requests.tokens(number, int(requests.end_at[number]))[-1:]
-        length = request.prompt_len
-        if self.constants["kEngineType"] == "COMPLETION":
-            length += 1
+        if completion:
             tokens = requests.tokens(number, length)
             self.scheduler.add_prompted(number, tokens, request.prompt_len, request.max_tokens, 0, ends)
         else:
             tokens = requests.tokens(number, length)
             spans, checkpoints = request.image_spans, request.checkpoints
             self.scheduler.add(number, tokens, request.max_tokens, 0, ends, checkpoints, spans)
-        requests.status[number] = Status.LIVE
+        requests.status[number] = LIVE
         requests.committed[number] = requests.known[number] = length
 
     def fork(self, child: int) -> None:
@@ -125,7 +127,7 @@ class Rank:
         parent = int(self.requests.parent[child])
         self.scheduler.fork(parent, np.array([child], np.uint64))
         self.requests.branch(child, parent)
-        self.requests.status[child] = Status.LIVE
+        self.requests.status[child] = LIVE
 
     def begin(self, flags: Int32 | None) -> int:
         """begin_step."""
@@ -141,7 +143,8 @@ class Rank:
         )  # fmt: skip
         view = self.scheduler.step()
         frame.preempted = self._note_preempted(view.preempted)
-        self.loads += view.loads.astype(np.int64).tolist()
+        for number in view.loads.tolist():
+            self.loads[number] = (self.scheduler.slot(number), self.scheduler.blocks(number))
         if action in (Action.PREFILL, Action.DECODE):
             self._execute(frame, view, agreed_graph)
         self.collect()
@@ -157,7 +160,7 @@ class Rank:
         numbers = view.ids[: view.num_rows].astype(np.int64)
         if view.kind != frame.action:
             violated("I2", f"the step is of kind {view.kind} after action {frame.action}")
-        strange = (requests.status[numbers] != Status.LIVE) | (requests.rank[numbers] != self.index)
+        strange = (requests.status[numbers] != LIVE) | (requests.rank[numbers] != self.index)
         # What ended between the voting rounds may have a row, whose results are dropped.
         if strange.any() and not self.ended_in_step.issuperset(numbers[strange].tolist()):
             names = [requests.names[n] for n in numbers[strange]]
@@ -193,12 +196,13 @@ class Rank:
         return [self.requests.names[n] for n in self.preempted_rows]
 
     def fill(self, number: int) -> None:
-        """The transfer that brings a request's cache writes it, and ends."""
-        scheduler, length = self.scheduler, int(self.requests.committed[number])
-        self.device.memory.rings[scheduler.slot(number)] = 0
-        self.device.memory.fill(number, scheduler.blocks(number), scheduler.slot(number), length - 1)
+        """The transfer that brings a request's cache writes it, also after the request's end, and is over."""
+        slot, blocks = self.loads.pop(number)
+        memory, length = self.device.memory, int(self.requests.committed[number])
+        memory.rings[slot] = 0
+        memory.fill(number, blocks, slot, length - 1)
         self.requests.prefilled[number] = True
-        scheduler.end_transfer(number)
+        self.scheduler.end_transfer(number)
 
     def places(self) -> int:
         """Sequences that have a place."""
@@ -218,7 +222,7 @@ class Rank:
 
     def _deliver(self, frame: Frame, results: Results) -> None:
         requests, numbers = self.requests, frame.numbers
-        live = (requests.status[numbers] == Status.LIVE) & (requests.occupancy[numbers] == frame.occupancy)
+        live = (requests.status[numbers] == LIVE) & (requests.occupancy[numbers] == frame.occupancy)
         committed = requests.committed[numbers]
         done = self.scheduler.commit(frame.step_id, results.tokens, results.counts, results.confidences)
         if (done.ids != numbers).any():
@@ -253,7 +257,7 @@ class Rank:
         ended = self.scheduler.outcomes()
         for number, reason in zip(ended.ids.tolist(), ended.reasons.tolist(), strict=True):
             name = self.requests.names[number]
-            if self.requests.status[number] != Status.LIVE:
+            if self.requests.status[number] != LIVE:
                 violated("I20", f"it ends ({Reason(reason).name.lower()}) after its end", name)
             self.requests.end(number, reason)
             self.ended_in_step.add(number)

@@ -7,7 +7,6 @@ the expected output of every request is known beforehand; a fork has its parent'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 
 import numpy as np
 
@@ -19,20 +18,16 @@ _TOKEN_SHIFT = np.uint64(33)
 _ODD = np.uint64(1)
 _CONFIDENCE_STEPS = np.iinfo(np.uint16).max
 NEVER = np.iinfo(np.int32).max
-
-
-class Status(IntEnum):
-    """Where a request is in its life, as its caller sees it."""
-
-    FUTURE = 0
-    LIVE = 1
-    ENDED = 2
+FUTURE, LIVE, ENDED = range(3)
+"""Where a request is in its life, as its caller sees it."""
 
 
 class Requests:
     """Columns over all requests, by number. ``seed`` decides every token and every accepted draft."""
 
-    def __init__(self, workload: Sequence[WorkloadRequest], *, seed: int, nextn: int, max_model_len: int) -> None:
+    def __init__(
+        self, workload: Sequence[WorkloadRequest], *, seed: int, nextn: int, max_model_len: int, decodes: bool = True
+    ) -> None:
         size = len(workload) + 1
         self.names = names_of(workload)
         self.nextn = nextn
@@ -69,7 +64,8 @@ class Requests:
             self.threshold[n] = threshold_of(request.accept_rate)
             self.confidence[n] = round(request.accept_rate * _CONFIDENCE_STEPS)
             self.prompt_len[n] = request.prompt_len
-            self.length_limit[n] = min(request.prompt_len + request.max_tokens, max_model_len)
+            most = request.max_tokens if decodes else 1
+            self.length_limit[n] = min(request.prompt_len + most, max_model_len)
             self.arrival[n] = request.arrival_step
             self.parent[n] = request.parent
         self._offsets = np.arange(max(nextn, 1), dtype=np.uint64)[:nextn]
@@ -112,13 +108,13 @@ class Requests:
 
     def end(self, number: int, reason: int) -> None:
         """It ended, in the scheduler's view or before it ever came there."""
-        self.status[number] = Status.ENDED
+        self.status[number] = ENDED
         self.reason[number] = reason
 
     def live(self, rank: int) -> list[int]:
         """The requests of a rank that came and did not end."""
-        return [int(n) for n in np.flatnonzero((self.status == Status.LIVE) & (self.rank == rank))]
+        return [int(n) for n in np.flatnonzero((self.status == LIVE) & (self.rank == rank))]
 
     def ended_as(self, reason: Reason) -> int:
         """How many ended for ``reason``."""
-        return int((self.reason[self.status == Status.ENDED] == reason).sum())
+        return int((self.reason[self.status == ENDED] == reason).sum())

@@ -50,7 +50,13 @@ def simulate(
     """Run the group to its end, or ``steps`` steps. Raises ``Violation``."""
     engine = engines[0]
     constants = engine.extension.constants()
-    requests = Requests(workload, seed=seed, nextn=constants["kNextn"], max_model_len=constants["kMaxModelLen"])
+    requests = Requests(
+        workload,
+        seed=seed,
+        nextn=constants["kNextn"],
+        max_model_len=constants["kMaxModelLen"],
+        decodes=constants["kEngineType"] != "PROMPT",
+    )
     choices = Choices.of(engine.plan)
     ranks = [Rank(i, e.extension, requests, workload, choices) for i, e in enumerate(engines)]
     statistics = Statistics(len(ranks))

@@ -12,7 +12,7 @@ from deepinfer_gen.runtime.scheduler_core import Action, Reason
 from deepinfer_gen.runtime.simulate.cost import StepCost
 from deepinfer_gen.runtime.simulate.group import End
 from deepinfer_gen.runtime.simulate.rank import Frame
-from deepinfer_gen.runtime.simulate.requests import Requests, Status
+from deepinfer_gen.runtime.simulate.requests import ENDED, Requests
 from deepinfer_gen.runtime.simulate.trace import kind_of
 
 KINDS = ("prefill", "empty_prefill", "decode", "dummy_decode", "idle")
@@ -115,7 +115,7 @@ def _rows(s: Statistics, requests: Requests, cost: StepCost) -> Iterator[tuple[s
 
 def _requests(requests: Requests) -> str:
     counts = {r.name.lower(): requests.ended_as(r) for r in Reason}
-    counts["unfinished"] = int((requests.status[1:] != Status.ENDED).sum())
+    counts["unfinished"] = int((requests.status[1:] != ENDED).sum())
     shown = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return f"{len(requests.names) - 1:,}: {shown}"
 
