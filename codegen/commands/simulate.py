@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from deepinfer_gen.runtime.simulate.engines import load_group, refuse_impossible
     from deepinfer_gen.runtime.simulate.fault_plan import read_fault_plan
     from deepinfer_gen.runtime.simulate.run import simulate
-    from deepinfer_gen.runtime.simulate.violation import Violation
+    from deepinfer_gen.runtime.simulate.violation import ViolationError
     from deepinfer_gen.runtime.simulate.workload import read_workload
 
     engines = load_group(args.engines, args.ranks)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
             outcome = simulate(
                 engines, workload, plan, seed=args.seed, steps=args.steps, curve=args.curve, trace=trace
             )  # fmt: skip
-        except Violation as fault:
+        except ViolationError as fault:
             remedy = f"the same inputs with --seed {args.seed} --steps {fault.step + 1} show it again; this is a bug"
             diagnostic = Diagnostic(fault.prop, fault.sentence(args.seed), help=remedy)
             sys.stderr.write(render_diagnostics([diagnostic], args.error_format) + "\n")

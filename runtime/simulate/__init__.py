@@ -1,1 +1,1 @@
-"""``deepinfer-gen simulate``: the compiled scheduler of a whole group against a modelled device, and all rules checked."""
+"""``deepinfer-gen simulate``: the compiled scheduler of a group against a modelled device, every step checked."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from deepinfer_gen.runtime.scheduler_core import Reason
+from deepinfer_gen.runtime.simulate.actions import ABORT, ERROR
 from deepinfer_gen.runtime.simulate.fault_plan import PHASES, FaultEvent
 from deepinfer_gen.runtime.simulate.rank import Rank
 from deepinfer_gen.runtime.simulate.requests import ENDED, FUTURE, LIVE, Requests
@@ -64,7 +65,7 @@ class Caller:
         if self._forks:
             self._forks = [fork for fork in self._forks if not self._branched(fork, may_drain=True)]
         while self._aborts and (self._aborts[0].abort_step or 0) <= step:
-            self._end(self._aborts.popleft().number, Reason.ABORT)
+            self._end(self._aborts.popleft().number, ABORT)
         self.during(step, "begin")
         self._tell_pending()
 
@@ -106,7 +107,7 @@ class Caller:
             case "hold_load":
                 self._held_loads.add(event.number)
             case "abort":
-                self._end(event.number, Reason.ABORT)
+                self._end(event.number, ABORT)
             case "finish":
                 self._end(event.number, event.reason)
             case "end_transfer" if event.number in rank.loads:
@@ -147,7 +148,7 @@ class Caller:
         requests, rank = self._requests, self._ranks[fork.rank]
         if requests.status[fork.parent] == ENDED:
             self.forks_without_parent += 1
-            self._give_up(fork.number, Reason.ERROR)
+            self._give_up(fork.number, ERROR)
             return True
         if not requests.prefilled[fork.parent]:
             return False

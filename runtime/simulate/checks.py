@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deepinfer_gen.runtime.scheduler_core import Int32, StepView
-from deepinfer_gen.runtime.simulate.mixing import Int64
-from deepinfer_gen.runtime.simulate.requests import Requests
+from deepinfer_gen.runtime.simulate.mixing import Int64, UInt64
+from deepinfer_gen.runtime.simulate.requests import Requests, Window
 from deepinfer_gen.runtime.simulate.violation import violated
 from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
 
 Mask = NDArray[np.bool_]
+TagsAt = Callable[[Int64, Int64], UInt64]
 
 
 class StepChecks:
@@ -55,20 +56,25 @@ class StepChecks:
                 violated("I19", f"the prefill step has {value} {name}, and the limit is {limit}")
         if step.graph != 0 or len(step.ids) != rows or int(q.sum()) != step.total_q:
             violated("I14", f"the prefill step has total_q {step.total_q} for rows of {q.tolist()} tokens")
-        self._every(numbers, q > 0, "I19", "its chunk is empty")
+        committed = self._requests.committed[numbers]
+        needed = step.block_table[np.arange(rows), (committed - 1) // self._block_size]
+        self._all(
+            numbers,
+            ("I19", q > 0, "its chunk is empty"),
+            ("I19", samples == (k == committed), "only its last chunk samples"),
+            ("I19", k <= committed, "its chunk ends behind its tokens"),
+            ("I12", step.slot[:rows] > 0, "its slot is the dummy"),
+            ("I12", (k > q) | np.isin(step.slot[:rows], step.zero_states), "its slot is not cleared"),
+            ("I13", needed > 0, "its blocks do not hold its whole prompt"),
+        )
         if rows and not samples[:-1].all():
             violated("I19", "a prompt joined after a chunk was cut", self._name(numbers, int(np.argmin(samples))))
-        done = self._requests.committed[numbers]
-        self._every(numbers, samples == (k == done), "I19", "only its last chunk samples")
-        self._every(numbers, k <= done, "I19", "its chunk ends behind its tokens")
         if rows and not samples[-1]:
             self._cut(int(numbers[-1]), int(k[-1] - q[-1]), int(k[-1]))
-        self._every(numbers, step.slot[:rows] > 0, "I12", "its slot is the dummy")
-        needed = step.block_table[np.arange(rows), (done - 1) // self._block_size]
-        self._every(numbers, needed > 0, "I13", "its blocks do not hold its whole prompt")
-        fresh = k == q
-        self._every(numbers, ~fresh | np.isin(step.slot[:rows], step.zero_states), "I12", "its slot is not cleared")
-        self._inputs(step, numbers, (k - q).astype(np.int64))
+        requests = self._requests
+        self._inputs(
+            step, numbers, (k - q).astype(np.int64), lambda of, positions: requests.tags(numbers[of], positions)
+        )
 
     def _cut(self, number: int, start: int, end: int) -> None:
         """A legal end of a chunk that is not the last: aligned, and in no image span."""
@@ -80,30 +86,33 @@ class StepChecks:
             if first < end < last:
                 violated("I19", f"its chunk ends at {end}, inside the image span {first}..{last}", name)
 
-    def decode(self, step: StepView, numbers: Int64, agreed_graph: int) -> None:
+    def decode(self, step: StepView, numbers: Int64, agreed_graph: int, window: Window) -> None:
         """I13 to I15, row order, remap, drafts, and padding that touches nothing."""
-        requests, rows = self._requests, len(numbers)
+        r, rows = self._requests, len(numbers)
         q, k = step.q_len[:rows].astype(np.int64), step.k_len[:rows].astype(np.int64)
-        committed, flying = requests.committed[numbers], requests.flying[numbers]
         self._geometry(step, rows, agreed_graph)
-        remap = np.where(requests.decode_number[numbers] == self.decode_number, requests.row[numbers], -1)
-        self._every(numbers, step.remap[:rows] == remap, "B3", "its remap is not its row of the last decode step")
-        left = requests.length_limit[numbers] - committed - (flying > 0)
-        self._every(numbers, left > 0, "I17", "it is scheduled with no token left to produce")
-        present = np.where(remap >= 0, self._nextn, requests.drafted[numbers])
-        caps = np.minimum(present, left - 1)
-        self._every(numbers, step.caps[:rows] == caps, "I15", "its cap of drafts is wrong")
+        committed, flying = r.committed[numbers], r.flying[numbers] > 0
+        remap = np.where(r.decode_number[numbers] == self.decode_number, r.row[numbers], -1)
+        left = r.length_limit[numbers] - committed - flying
+        caps = np.minimum(np.where(remap >= 0, self._nextn, r.drafted[numbers]), left - 1)
         least = caps + 1 if self._fixed and self._ragged else 1
-        self._every(numbers, (q <= caps + 1) & (q >= least), "I15", "it verifies other than what its cap says")
-        if (np.diff(committed) > 0).any():
-            violated("I14", f"rows are not ordered by length: {committed.tolist()}")
-        self._every(numbers, k - q >= committed - 1, "I14", "it starts before its newest token")
-        self._every(numbers, requests.known[numbers] <= k - q + 1, "I13", "its planned length is below the real one")
-        reach = committed + (1 + (flying > 0)) * self._max_q
+        starts = k - q
+        reach = committed + np.where(flying, 2 * self._max_q, self._max_q)
         last = step.block_table[np.arange(rows), (reach - 1) // self._block_size]
-        self._every(numbers, last > 0, "I13", "its blocks do not cover the frames in flight and this step")
-        self._every(numbers, step.slot[:rows] > 0, "I12", "its slot is the dummy")
-        self._inputs(step, numbers, k - q)
+        self._all(
+            numbers,
+            ("B3", step.remap[:rows] == remap, "its remap is not its row of the last decode step"),
+            ("I17", left > 0, "it is scheduled with no token left to produce"),
+            ("I15", step.caps[:rows] == caps, "its cap of drafts is wrong"),
+            ("I15", (q <= caps + 1) & (q >= least), "it verifies other than what its cap says"),
+            ("I14", starts >= committed - 1, "it starts before its newest token"),
+            ("I13", r.known[numbers] <= starts + 1, "its planned length is below the real one"),
+            ("I13", last > 0, "its blocks do not cover the frames in flight and this step"),
+            ("I12", step.slot[:rows] > 0, "its slot is the dummy"),
+        )
+        if (committed[1:] > committed[:-1]).any():
+            violated("I14", f"rows are not ordered by length: {committed.tolist()}")
+        self._inputs(step, numbers, starts, window.at)
 
     def _geometry(self, step: StepView, rows: int, agreed_graph: int) -> None:
         q, size = step.q_len, step.graph
@@ -126,45 +135,58 @@ class StepChecks:
         if (step.k_len[rows:] != q[rows:]).any() or (step.remap[rows:] != -1).any():
             violated("B24", "a padding row reads a cache")
 
-    def _inputs(self, step: StepView, numbers: Int64, starts: Int64) -> None:
+    def _inputs(self, step: StepView, numbers: Int64, starts: Int64, tags_at: TagsAt) -> None:
         """I17, B3: every input token is the request's at its position, or the device gathers it."""
         requests, rows, total = self._requests, len(numbers), step.total_q
-        row_of = step.row_of_token[:total].astype(np.int64)
         q = step.q_len[:rows]
-        positions = step.positions[:total].astype(np.int64)
-        offsets = positions - starts[row_of]
-        if (np.bincount(row_of, minlength=rows) != q).any() or (np.diff(row_of) < 0).any():
+        row_of = np.repeat(np.arange(rows), q)
+        offsets = np.arange(total) - (np.cumsum(q) - q)[row_of]
+        positions = starts[row_of] + offsets
+        if not np.array_equal(step.row_of_token[:total], row_of):
             violated("I14", "the tokens of the step are not in the order of its rows")
-        if (offsets != np.arange(total) - np.repeat(np.cumsum(q) - q, q)).any():
+        if not np.array_equal(step.positions[:total], positions):
             violated("I14", "the positions of a row are not consecutive")
-        of = numbers[row_of]
-        on_host = positions < requests.committed[of]
-        expected = np.where(on_host, requests.tokens_of(requests.tags(of, positions)), 0)
-        gathered = step.remap[row_of] >= 0
-        if self._nextn:
-            drafted = ~on_host & ~gathered
-            expected[drafted] = requests.drafts[of[drafted], offsets[drafted] - 1]
-        elif (~on_host & ~gathered).any():
-            token = int(np.argmax(~on_host & ~gathered))
-            violated("B3", f"position {positions[token]} is a placeholder that no row of the last step holds",
-                     self._name(of, token))  # fmt: skip
-        if (step.input_ids[:total] != expected).any():
+        committed = requests.committed[numbers]
+        on_host = positions < committed[row_of]
+        expected = np.where(on_host, requests.tokens_of(tags_at(row_of, positions)), 0)
+        held = on_host | (step.remap[:rows] >= 0)[row_of]
+        if not held.all():
+            self._placeholders(numbers[row_of], positions, offsets, held, expected)
+        if not np.array_equal(step.input_ids[:total], expected):
             token = int(np.argmax(step.input_ids[:total] != expected))
-            violated("I17", f"its input at position {positions[token]} is {step.input_ids[token]}, not {expected[token]}",
-                     self._name(of, token))  # fmt: skip
+            values = f"{step.input_ids[token]}, not {expected[token]}"
+            name = self._name(numbers, int(row_of[token]))
+            violated("I17", f"its input at position {positions[token]} is {values}", name)
         before = starts[:, None] + self._history
-        of_rows = np.broadcast_to(numbers[:, None], before.shape)
-        known = (before >= 0) & (before < requests.committed[numbers][:, None])
-        history = np.where(known, requests.tokens_of(requests.tags(of_rows, np.maximum(before, 0))), -1)
-        self._every(numbers, (step.history[:rows] == history).all(axis=1), "I17", "its history holds other tokens")
+        each = np.repeat(np.arange(rows), len(self._history)).reshape(before.shape)
+        tokens = requests.tokens_of(tags_at(each, before))
+        history = np.where((before >= 0) & (before < committed[:, None]), tokens, -1)
+        if not np.array_equal(step.history[:rows], history):
+            row = int(np.argmax((step.history[:rows] != history).any(axis=1)))
+            violated("I17", f"its history is {step.history[row].tolist()}", self._name(numbers, row))
 
-    def _every(self, numbers: Int64, holds: Mask, prop: str, otherwise: str) -> None:
-        if not holds.all():
-            row = int(np.argmin(holds))
-            number = int(numbers[row])
-            r = self._requests
-            values = f"row {row}, {r.committed[number]} tokens committed, limit {r.length_limit[number]}"
-            violated(prop, f"{otherwise} ({values})", r.names[number])
+    def _placeholders(self, of: Int64, positions: Int64, offsets: Int64, held: Mask, expected: Int32) -> None:
+        """Tokens that neither the host nor the last step has: drafts of a prefill step, written to the input."""
+        lost = ~held & (offsets > self._requests.drafted[of])
+        if lost.any():
+            token = int(np.argmax(lost))
+            text = f"position {positions[token]} is a placeholder that no row of the last step holds"
+            violated("B3", text, self._name(of, token))
+        expected[~held] = self._requests.drafts[of[~held], offsets[~held] - 1]
+
+    def _all(self, numbers: Int64, *rules: tuple[str, Mask, str]) -> None:
+        """Every rule holds for every row."""
+        holds = rules[0][1]
+        for _, mask, _ in rules[1:]:
+            holds = holds & mask
+        if holds.all():
+            return
+        prop, mask, otherwise = next(rule for rule in rules if not rule[1].all())
+        row = int(np.argmin(mask))
+        number = int(numbers[row])
+        r = self._requests
+        values = f"row {row}, {r.committed[number]} tokens committed, limit {r.length_limit[number]}"
+        violated(prop, f"{otherwise} ({values})", r.names[number])
 
     def _name(self, numbers: Int64, index: int) -> str:
         return self._requests.names[int(numbers[index])]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deepinfer_gen.runtime.scheduler_core import Action
+from deepinfer_gen.runtime.simulate.actions import DECODE, IDLE
 from deepinfer_gen.runtime.simulate.rank import Frame, Rank
 
 
@@ -34,15 +34,15 @@ class StepCost:
 
     def charge(self, ranks: Sequence[Rank], frames: Sequence[Frame]) -> None:
         """Add the time of one step of the group."""
-        if not self._curve or frames[0].action == Action.IDLE:
+        if not self._curve or frames[0].action == IDLE:
             return
         durations = [self._duration(frame) for frame in frames]
         self.milliseconds += max(durations)
-        if self._decides and frames[0].action == Action.DECODE:
+        if self._decides and frames[0].action == DECODE:
             for rank, frame, duration in zip(ranks, frames, durations, strict=True):
                 rank.scheduler.observe(frame.graph, len(frame.numbers), duration, 0.0)
 
     def _duration(self, frame: Frame) -> float:
-        if frame.action == Action.DECODE:
+        if frame.action == DECODE:
             return self._of_graph[frame.graph]
         return self._base + self._slope * frame.total_q

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from deepinfer_gen.runtime.scheduler_core import Int32, StepView
 from deepinfer_gen.runtime.simulate.memory import DeviceMemory
 from deepinfer_gen.runtime.simulate.mixing import Int64
-from deepinfer_gen.runtime.simulate.requests import Requests
+from deepinfer_gen.runtime.simulate.requests import Requests, Window
 
 _REJECTED = np.uint64(2)
 """Turns a right tag into that of a wrong draft."""
@@ -43,15 +43,10 @@ class Device:
         self._columns = np.arange(self._max_q)
         self._fresh: list[int] = []  # what was prefilled since the last decode step, and has drafts for the next
 
-    def execute(self, step: StepView, numbers: Int64) -> Results:
+    def prefill(self, step: StepView, numbers: Int64) -> Results:
         """Copies, then the forward pass and the sampler; ``numbers`` are the real rows' requests."""
-        self.memory.copy(step.clone_blocks, step.clone_states, step.zero_states)
-        if step.kind == 1:
-            return self._prefill(step, numbers)
-        return self._decode(step, numbers)
-
-    def _prefill(self, step: StepView, numbers: Int64) -> Results:
         requests, rows = self._requests, len(numbers)
+        self.memory.copy(step.clone_blocks, step.clone_states, step.zero_states)
         q = step.q_len[:rows].astype(np.int64)
         k = step.k_len[:rows].astype(np.int64)
         table, slots = step.block_table[:rows], step.slot[:rows]
@@ -75,26 +70,29 @@ class Device:
     def _new_drafts(self, numbers: Int64, first: Int64) -> Int32:
         """Draft tokens from position ``first`` on: what will be right has the right id, the others a wrong one."""
         positions = first[:, None] + np.arange(self._requests.nextn)
-        tokens = self._requests.tokens_of(self._requests.tags(np.broadcast_to(numbers[:, None], positions.shape), positions))
+        rows = np.repeat(numbers, self._requests.nextn).reshape(positions.shape)
+        tokens = self._requests.tokens_of(self._requests.tags(rows, positions))
         return tokens ^ (~self._requests.right_drafts(numbers)).astype(np.int32)
 
-    def _decode(self, step: StepView, numbers: Int64) -> Results:
+    def decode(self, step: StepView, numbers: Int64, window: Window) -> Results:
+        """The same for a decode step; ``window`` has what the rows' requests hold from here on."""
         requests, rows = self._requests, len(numbers)
+        self.memory.copy(step.clone_blocks, step.clone_states, step.zero_states)
         confidences = self._confidences(numbers)
         planned = step.q_len[:rows]
         q = (self._split(step.caps, confidences, step.total_q) if step.provisional else planned).astype(np.int64)
         known = requests.known[numbers]
         start = known - 1
-        accepted = np.minimum(np.cumprod(requests.right_drafts(numbers), axis=1).sum(axis=1), q - 1)
+        accepted = np.minimum(requests.right_drafts(numbers).cumprod(axis=1).sum(axis=1), q - 1)
         table, slots = step.block_table[:rows], step.slot[:rows]
         self.memory.read(numbers, table, slots, start)
         row_of, positions = _tokens(start, q)
-        tags = requests.tags(numbers[row_of], positions)
+        tags = window.at(row_of, positions)
         tags[positions > (start + accepted)[row_of]] ^= _REJECTED
         self.memory.write(table, slots, row_of, positions, tags, start + q)
         counts = accepted + 1
-        following = known[:, None] + self._columns
-        tokens = requests.tokens_of(requests.tags(np.broadcast_to(numbers[:, None], following.shape), following))
+        first = known[0] - window.base[0] if rows else 0
+        tokens = requests.tokens_of(window.tags[:, first : first + self._max_q])
         tokens[self._columns >= counts[:, None]] = -1
         requests.known[numbers] = known + counts
         requests.rounds[numbers] += 1
@@ -104,8 +102,8 @@ class Device:
         return Results(tokens, counts.astype(np.int32), confidences, known, q, start + q)
 
     def _confidences(self, numbers: Int64) -> NDArray[np.uint16]:
-        shape = (len(numbers), self._requests.nextn)
-        return np.ascontiguousarray(np.broadcast_to(self._requests.confidence[numbers][:, None], shape))
+        nextn = self._requests.nextn
+        return np.repeat(self._requests.confidence[numbers], nextn).reshape(len(numbers), nextn)
 
 
 def _tokens(starts: Int64, lengths: Int64) -> tuple[Int64, Int64]:

@@ -17,7 +17,10 @@ _DIGEST_DIGITS = 12
 
 
 def load_group(names: Sequence[str], ranks: int | None) -> list[LoadedEngine]:
-    """The engine of each rank: one for all, or one per rank. Raises ``InputError``: DI391, DI392, and what loading does."""
+    """The engine of each rank: one for all, or one per rank.
+
+    Raises ``InputError``: DI391 (engines and ranks differ in number), DI392 (plans differ), and what loading raises.
+    """
     folders = [engine_folder(name) for name in names]
     if len(folders) > 1 and ranks not in (None, len(folders)):
         remedy = "name one engine for all ranks, or one for each"

@@ -59,7 +59,7 @@ class FaultEvent:
 def read_fault_plan(path: Path, workload: Sequence[WorkloadRequest], ranks: int) -> list[FaultEvent]:
     """The events in the order in which they happen. Raises ``InputError`` with every fault.
 
-    Beside the faults of ``read_records``: DI390: an event lacks its request, or names one or a rank that does not exist.
+    Beside the faults of ``read_records``: DI390: an event lacks its request, or names what does not exist.
     """
     records = read_records(path, FIELDS, "the fault plan")
     by_id = {request.id: request for request in workload}

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from deepinfer_gen.runtime.scheduler_core import Action, Int32
+from deepinfer_gen.runtime.simulate.actions import DECODE, DONE, FAIL, IDLE, PREFILL, VOTE
 from deepinfer_gen.runtime.simulate.caller import Caller
 from deepinfer_gen.runtime.simulate.cost import StepCost
 from deepinfer_gen.runtime.simulate.fault_plan import FaultEvent
@@ -16,11 +17,11 @@ from deepinfer_gen.runtime.simulate.rank import Frame, Rank
 from deepinfer_gen.runtime.simulate.requests import Requests
 from deepinfer_gen.runtime.simulate.step_rule import step_rule
 from deepinfer_gen.runtime.simulate.trace import Observer
-from deepinfer_gen.runtime.simulate.violation import Violation, violated
+from deepinfer_gen.runtime.simulate.violation import ViolationError, violated
 from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
 
 T = TypeVar("T")
-_RUNS = (Action.PREFILL, Action.DECODE)
+_RUNS = (PREFILL, DECODE)
 _POOLS_EVERY = 8
 """Steps between two comparisons of the pools with the tables, which cost as much as several steps."""
 _STUCK_AFTER = 3
@@ -69,12 +70,12 @@ class Group:
         cost.announce(ranks)
 
     def run(self, limit: int | None) -> End:
-        """Step until the group is done, or ``limit`` steps. Raises ``Violation``."""
+        """Step until the group is done, or ``limit`` steps. Raises ``ViolationError``."""
         step = 0
         while limit is None or step < limit:
             try:
                 end = self._step(step)
-            except Violation as fault:
+            except ViolationError as fault:
                 raise fault.at(step, -1) from None
             if end is not None:
                 return end
@@ -86,9 +87,9 @@ class Group:
         self.caller.begin(step)
         flags = self._take_record()
         action, agreed_graph = self._decide(step, flags), self._agreed_graph(flags)
-        if action == Action.FAIL:
+        if action == FAIL:
             return self._failed(step)
-        if action == Action.DONE:
+        if action == DONE:
             self._deliver_all()
             self.caller.settle()
             for rank in self._ranks:
@@ -103,7 +104,7 @@ class Group:
         self.caller.during(step, "commit")
         self._cost.charge(self._ranks, frames)
         for rank in self._ranks:
-            late = action == Action.DECODE and (self._zos or rank.index in self.caller.late)
+            late = action == DECODE and (self._zos or rank.index in self.caller.late)
             self._commit_to(rank, 1 if late else 0)
         self.caller.end()
         self.caller.during(step, "end")
@@ -118,7 +119,7 @@ class Group:
         counter = self._rule.decode_counter
         actions = [rank.begin(flags) for rank in self._ranks]
         votes: list[Int32] = []
-        while Action.VOTE in actions:
+        while VOTE in actions:
             if len(votes) == 2 or not point:
                 violated("I5", f"a vote {'after two rounds' if votes else 'at no attempt point'}, c = {counter}")
             self._check_equal("I1", actions)
@@ -128,10 +129,9 @@ class Group:
         self._check_equal("I2", actions)
         expected = self._rule.end(flags, votes)
         if actions[0] != expected:
-            shown = [vote.tolist() for vote in votes]
-            prop = ("I2", "I3", "I4")[point]
-            violated(prop, f"the group does {Action(actions[0]).name}, and the rule gives {expected.name} (c = {counter},"
-                     f" votes {shown})")  # fmt: skip
+            name, wanted = Action(actions[0]).name, expected.name
+            shown = f"c = {counter}, votes {[vote.tolist() for vote in votes]}"
+            violated(("I2", "I3", "I4")[point], f"the group does {name}, and the rule gives {wanted} ({shown})")
         return Action(actions[0])
 
     def _check_equal(self, prop: str, actions: Sequence[int]) -> None:
@@ -144,9 +144,9 @@ class Group:
         if len(counters) > 1:
             violated("I7", f"decode counters differ: {[frame.decision[-1] for frame in frames]}")
         rows = sum(len(frame.numbers) for frame in frames)
-        if frames[0].action == Action.PREFILL and not rows and self._votes:
+        if frames[0].action == PREFILL and not rows and self._votes:
             violated("I8", "a prefill step has no prompt on any rank")
-        dummy = frames[0].action == Action.DECODE and not rows
+        dummy = frames[0].action == DECODE and not rows
         wanted = any(frame.decision[1] == 1 for frame in frames)
         self._dummies_in_a_row = self._dummies_in_a_row + 1 if dummy and wanted else 0
         if self._dummies_in_a_row > _MOST_DUMMIES:
@@ -198,7 +198,7 @@ class Group:
 
     def _stuck(self, step: int, action: Action) -> End | None:
         """A group that idles and expects nothing waits for ever; only what is paused or held may do so."""
-        self._idle_in_a_row = self._idle_in_a_row + 1 if action == Action.IDLE and not self.caller.has_more else 0
+        self._idle_in_a_row = self._idle_in_a_row + 1 if action == IDLE and not self.caller.has_more else 0
         if self._idle_in_a_row < _STUCK_AFTER:
             return None
         return End("waits", step + 1, "the requests left are paused, or their transfers are never ended")
@@ -212,5 +212,5 @@ def _on(rank: Rank, call: Callable[[Rank], T]) -> T:
     """What ``call`` returns; a violation in it is this rank's."""
     try:
         return call(rank)
-    except Violation as fault:
+    except ViolationError as fault:
         raise fault.at(-1, rank.index) from None

@@ -13,16 +13,14 @@ from deepinfer_gen.runtime.simulate.mixing import Int64, UInt64
 from deepinfer_gen.runtime.simulate.requests import Requests
 from deepinfer_gen.runtime.simulate.violation import violated
 
-READS_PER_STEP = 1 << 11
-"""Rows whose tags are compared in one step at most; the next step goes on where this one ended."""
+READS_PER_STEP = 1 << 9
+"""Rows of blocks, and rows of rings, compared in one step at most; the next step goes on behind them."""
 
 
 class DeviceMemory:
     """Blocks and slots of one rank."""
 
-    def __init__(
-        self, requests: Requests, *, blocks: int, block_size: int, slots: int, ring: int, window: int
-    ) -> None:
+    def __init__(self, requests: Requests, *, blocks: int, block_size: int, slots: int, ring: int, window: int) -> None:
         self._requests = requests
         self._block_size = block_size
         self._ring_rows = ring
@@ -52,17 +50,26 @@ class DeviceMemory:
         self.rings[slots[rows], positions % self._ring_rows] = tags[kept]
 
     def read(self, numbers: Int64, table: Int32, slots: Int32, starts: Int64) -> None:
-        """Compare what rows read, all positions below ``starts`` and the ring's window of them, with what it must be."""
-        rows, positions, self._block_cursor = _portion(starts, self._block_cursor)
-        if len(rows):
-            found = self.blocks[table[rows, positions // self._block_size], positions % self._block_size]
-            self._compare("I11", "block", numbers[rows], positions, found)
+        """Compare what rows read, all positions below ``starts`` and the ring's window of them, with what is right."""
         lengths = np.minimum(starts, self._window - 1)
-        rows, offsets, self._ring_cursor = _portion(lengths, self._ring_cursor)
-        if len(rows):
-            positions = starts[rows] - lengths[rows] + offsets
-            found = self.rings[slots[rows], positions % self._ring_rows]
-            self._compare("I16", "ring", numbers[rows], positions, found)
+        block_rows, block_positions, self._block_cursor = _portion(starts, self._block_cursor)
+        ring_rows, offsets, self._ring_cursor = _portion(lengths, self._ring_cursor)
+        ring_positions = (starts - lengths)[ring_rows] + offsets
+        count = len(block_rows)
+        rows = np.concatenate((block_rows, ring_rows))
+        positions = np.concatenate((block_positions, ring_positions))
+        found = np.empty(len(rows), np.uint64)
+        size = self._block_size
+        found[:count] = self.blocks[table[block_rows, block_positions // size], block_positions % size]
+        found[count:] = self.rings[slots[ring_rows], ring_positions % self._ring_rows]
+        of = numbers[rows]
+        expected = self._requests.tags(of, positions)
+        if not np.array_equal(found, expected):
+            first = int(np.argmax(found != expected))
+            prop, what = ("I11", "block") if first < count else ("I16", "ring")
+            held = f"tag {found[first]:016x} in place of {expected[first]:016x}" if found[first] else "nothing"
+            name = self._requests.names[int(of[first])]
+            violated(prop, f"its {what} row of position {positions[first]} holds {held}", name)
 
     def fill(self, number: int, table: Int32, slot: int, end: int) -> None:
         """A transfer from outside writes the cache of a request's first ``end`` positions."""
@@ -70,15 +77,6 @@ class DeviceMemory:
         tags = self._requests.tags(np.full(end, number, np.int64), positions)
         rows = np.zeros(end, np.int64)
         self.write(table[None], np.array([slot], np.int32), rows, positions, tags, np.array([end], np.int64))
-
-    def _compare(self, prop: str, what: str, numbers: Int64, positions: Int64, found: UInt64) -> None:
-        expected = self._requests.tags(numbers, positions)
-        if (found == expected).all():
-            return
-        first = int(np.flatnonzero(found != expected)[0])
-        name = self._requests.names[int(numbers[first])]
-        held = "nothing" if not found[first] else f"tag {found[first]:016x} in place of {expected[first]:016x}"
-        violated(prop, f"its {what} row of position {positions[first]} holds {held}", name)
 
 
 def _portion(lengths: Int64, cursor: int) -> tuple[Int64, Int64, int]:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from deepinfer_gen.runtime.scheduler_core import Action, Int32, Reason, SchedulerCore
+from deepinfer_gen.runtime.simulate.actions import DECODE, LENGTH, PREEMPTED, PREFILL, STOP
 from deepinfer_gen.runtime.simulate.checks import StepChecks, check_places, places_of
 from deepinfer_gen.runtime.simulate.device import Device, Results
 from deepinfer_gen.runtime.simulate.memory import DeviceMemory
 from deepinfer_gen.runtime.simulate.mixing import Int64
-from deepinfer_gen.runtime.simulate.requests import ENDED, LIVE, NEVER, Requests
-from deepinfer_gen.runtime.simulate.violation import Violation, violated
+from deepinfer_gen.runtime.simulate.requests import LIVE, NEVER, Requests
+from deepinfer_gen.runtime.simulate.violation import ViolationError, violated
 from deepinfer_gen.runtime.simulate.workload import WorkloadRequest
 
 _NO_TOKENS = np.zeros(0, np.int32)
@@ -86,6 +87,8 @@ class Rank:
         self.requests = requests
         self.workload = {r.number: r for r in workload if r.rank == index}
         c = self.constants
+        # History, the newest token, and what a frame in flight and this step may add.
+        self._window_columns = c["kHistory"] + 1 + 2 * c["kMaxQ"]
         memory = DeviceMemory(
             requests,
             blocks=c["kNumBlocks"],
@@ -145,7 +148,7 @@ class Rank:
         frame.preempted = self._note_preempted(view.preempted)
         for number in view.loads.tolist():
             self.loads[number] = (self.scheduler.slot(number), self.scheduler.blocks(number))
-        if action in (Action.PREFILL, Action.DECODE):
+        if action in (PREFILL, DECODE):
             self._execute(frame, view, agreed_graph)
         self.collect()
         stats = self.scheduler.stats()
@@ -167,12 +170,14 @@ class Rank:
             violated("I17", f"rows are of requests that are not alive here: {', '.join(names)}")
         if len(np.unique(numbers)) != len(numbers):
             violated("I14", f"a request has two rows: {numbers.tolist()}")
-        decode = frame.action == Action.DECODE
+        decode = frame.action == DECODE
         if decode:
-            self.checks.decode(view, numbers, agreed_graph)
+            window = requests.window(numbers, self.constants["kHistory"], self._window_columns)
+            self.checks.decode(view, numbers, agreed_graph, window)
+            frame.results = self.device.decode(view, numbers, window)
         else:
             self.checks.prefill(view, numbers)
-        frame.results = self.device.execute(view, numbers)
+            frame.results = self.device.prefill(view, numbers)
         frame.step_id, frame.total_q, frame.graph = view.step_id, view.total_q, view.graph
         frame.numbers, frame.occupancy = numbers, requests.occupancy[numbers]
         frame.new = (view.remap[: view.num_rows] < 0).tolist()
@@ -215,7 +220,7 @@ class Rank:
             try:
                 self._deliver(frame, frame.results)
             except ValueError as fault:
-                raise Violation("B1", f"a commit was refused: {fault}") from fault
+                raise ViolationError("B1", f"a commit was refused: {fault}") from fault
         self.collect()
         frame.finished, self.ended = self.ended, {}
         return frame
@@ -227,7 +232,7 @@ class Rank:
         done = self.scheduler.commit(frame.step_id, results.tokens, results.counts, results.confidences)
         if (done.ids != numbers).any():
             violated("I17", f"a commit speaks of {done.ids.tolist()}, the step was of {numbers.tolist()}")
-        if frame.action == Action.DECODE:
+        if frame.action == DECODE:
             requests.flying[numbers] -= 1
         producing = live & (results.counts > 0)
         if (producing & (committed != results.first)).any():
@@ -236,7 +241,7 @@ class Rank:
             violated("I17", f"its row yields position {results.first[row]}, and {committed[row]} tokens are out", name)
         until = np.minimum(requests.length_limit[numbers], requests.end_at[numbers])
         expected = np.where(producing, np.minimum(results.counts, until - committed), 0)
-        reasons = np.where(requests.end_at[numbers] <= requests.length_limit[numbers], Reason.STOP, Reason.LENGTH)
+        reasons = np.where(requests.end_at[numbers] <= requests.length_limit[numbers], STOP, LENGTH)
         reasons = np.where(producing & (committed + expected == until), reasons, 0)
         for what, found, wanted in (("tokens", done.emitted, expected), ("reason", done.reasons, reasons)):
             if (found != wanted).any():
@@ -247,7 +252,7 @@ class Rank:
         first = numbers[(expected > 0) & (requests.first_token[numbers] < 0)]
         requests.first_token[first] = frame.step
         frame.emitted = int(expected.sum())
-        if frame.action == Action.DECODE:
+        if frame.action == DECODE:
             # The last token of a row is the bonus, unless the request ended before it.
             drafts = np.minimum(results.counts - 1, expected)
             frame.accepted = {requests.names[int(numbers[r])]: int(drafts[r]) for r in np.flatnonzero(producing)}
@@ -263,7 +268,7 @@ class Rank:
             self.ended_in_step.add(number)
             self.ended[name] = reason
         for number in self.preempted_rows:
-            gone = self.requests.reason[number] == Reason.PREEMPTED
+            gone = self.requests.reason[number] == PREEMPTED
             if gone != bool(self.constants["kStopPreemptedRequest"]):
                 told = "is handed out" if gone else "is missing"
                 violated("I18", f"its end as preempted {told}", self.requests.names[number])
@@ -274,7 +279,7 @@ class Rank:
         try:
             self.scheduler.check_invariants()
         except RuntimeError as fault:
-            raise Violation("I9", f"the scheduler's bookkeeping contradicts itself: {fault}") from fault
+            raise ViolationError("I9", f"the scheduler's bookkeeping contradicts itself: {fault}") from fault
 
     def check_drained(self) -> None:
         """I20: nothing is left behind."""

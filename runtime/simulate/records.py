@@ -82,7 +82,9 @@ def read_records(path: Path, fields: Sequence[Field], what: str) -> list[Record]
         try:
             given = _parse(line)
         except ValueError as fault:
-            faults.append(_fault(shown, number, line, "DI381", f"this line is no JSON object: {fault}", "", _example(fields)))
+            faults.append(
+                _fault(shown, number, line, "DI381", f"this line is no JSON object: {fault}", "", _example(fields))
+            )
             continue
         wrong = list(_wrong(shown, number, line, given, fields))
         faults += wrong

@@ -7,6 +7,7 @@ the expected output of every request is known beforehand; a fork has its parent'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,19 @@ _CONFIDENCE_STEPS = np.iinfo(np.uint16).max
 NEVER = np.iinfo(np.int32).max
 FUTURE, LIVE, ENDED = range(3)
 """Where a request is in its life, as its caller sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tags of some positions of each row, [rows, columns] from the row's ``base`` on; those below 0 mean nothing."""
+
+    base: Int64
+    tags: UInt64
+
+    def at(self, rows: Int64, positions: Int64) -> UInt64:
+        """The tags at positions of rows, which lie in the window."""
+        found: UInt64 = self.tags[rows, positions - self.base[rows]]
+        return found
 
 
 class Requests:
@@ -85,10 +99,17 @@ class Requests:
     def tags(self, numbers: Int64, positions: Int64) -> UInt64:
         """What the cache holds of each request at each position; never 0. Any equal shapes."""
         if self._branches:
-            numbers = numbers.copy()
-            while (above := positions < self.branch_at[numbers]).any():
+            numbers, own = numbers.copy(), np.maximum(positions, 0)
+            while (above := own < self.branch_at[numbers]).any():
                 numbers[above] = self.parent[numbers[above]]
         return mix(self.key[numbers] + positions.astype(np.uint64) * GOLDEN) | _ODD
+
+    def window(self, numbers: Int64, before: int, columns: int) -> Window:
+        """What each of ``numbers`` holds from ``before`` positions below its newest token on."""
+        base = self.known[numbers] - 1 - before
+        positions = base[:, None] + np.arange(columns)
+        rows = np.repeat(numbers, columns).reshape(positions.shape)
+        return Window(base, self.tags(rows, positions))
 
     @staticmethod
     def tokens_of(tags: UInt64) -> Int32:

@@ -47,7 +47,7 @@ def simulate(
     curve: Path | None = None,
     trace: TextIO | None = None,
 ) -> Outcome:
-    """Run the group to its end, or ``steps`` steps. Raises ``Violation``."""
+    """Run the group to its end, or ``steps`` steps. Raises ``ViolationError``."""
     engine = engines[0]
     constants = engine.extension.constants()
     requests = Requests(

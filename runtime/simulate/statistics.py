@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deepinfer_gen.runtime.scheduler_core import Action, Reason
+from deepinfer_gen.runtime.scheduler_core import Reason
+from deepinfer_gen.runtime.simulate.actions import DECODE, PREFILL
 from deepinfer_gen.runtime.simulate.cost import StepCost
 from deepinfer_gen.runtime.simulate.group import End
 from deepinfer_gen.runtime.simulate.rank import Frame
@@ -46,14 +47,14 @@ class Statistics:
         self.steps += 1
         self._gaps = self._gaps or [0] * self.ranks
         self.votes += frames[0].decision[0] > 0
-        self.attempts += frames[0].decision[0] > 0 and frames[0].action == Action.PREFILL
+        self.attempts += frames[0].decision[0] > 0 and frames[0].action == PREFILL
         for rank, frame in enumerate(frames):
             self.kinds[kind_of(frame)] += 1
             self.preemptions += len(frame.preempted)
             self.emitted += frame.emitted
-            if frame.action == Action.DECODE:
+            if frame.action == DECODE:
                 self._decode(frame)
-            self._gaps[rank] = self._gaps[rank] + 1 if frame.action == Action.PREFILL and frame.decoding else 0
+            self._gaps[rank] = self._gaps[rank] + 1 if frame.action == PREFILL and frame.decoding else 0
             self.worst_gap = max(self.worst_gap, self._gaps[rank])
 
     def _decode(self, frame: Frame) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from deepinfer_gen.runtime.scheduler_core import Action, Int32
+from deepinfer_gen.runtime.simulate.actions import DECODE, DONE, FAIL, IDLE, PREFILL
 
 ALL, ANY = 1, 2
 """The points at which a group votes, as ``decision()`` names them; 0 is none."""
@@ -59,31 +60,31 @@ class NormalRule:
     def end(self, flags: Int32 | None, votes: Sequence[Int32]) -> Action:
         """Moves the counters too."""
         if flags is not None and flags[3]:
-            return Action.FAIL
+            return FAIL
         if self.point:
             want, decline, unfinished, decodable, pending, error = (int(v) for v in votes[0])
             if error:
-                return Action.FAIL
+                return FAIL
             if not unfinished and not pending:
                 self.decode_counter, self._burst, self._idle = 0, 0, True
-                return Action.DONE
+                return DONE
             go = bool(want) if self.point == ANY else not decline
             if go and len(votes) > 1 and votes[1][0]:
                 self._burst_began = self._burst_began if self._burst else self.point
                 self.decode_counter, self._burst = 0, self._burst + 1
-                return Action.PREFILL
+                return PREFILL
             if self._idle and not decodable:
                 self._burst = 0
-                return Action.IDLE if want or pending else Action.FAIL
+                return IDLE if want or pending else FAIL
         self.decode_counter, self._burst = self.decode_counter + 1, 0
-        return Action.DECODE
+        return DECODE
 
 
 class HalfRule:
     """PROMPT and COMPLETION engines: the record says whether there is work, and nobody votes."""
 
     def __init__(self, constants: dict[str, Any]) -> None:
-        self._step = Action.PREFILL if constants["kEngineType"] == "PROMPT" else Action.DECODE
+        self._step = PREFILL if constants["kEngineType"] == "PROMPT" else DECODE
         self.decode_counter = 0
         self.point = 0
 
@@ -94,12 +95,12 @@ class HalfRule:
     def end(self, flags: Int32 | None, votes: Sequence[Int32]) -> Action:
         """By the record alone."""
         if flags is None:
-            return Action.IDLE
+            return IDLE
         _, unfinished, pending, error, work, _ = (int(v) for v in flags)
         if error:
-            return Action.FAIL
+            return FAIL
         if work:
             return self._step
         if not unfinished and not pending:
-            return Action.DONE
-        return Action.IDLE if pending else Action.FAIL
+            return DONE
+        return IDLE if pending else FAIL

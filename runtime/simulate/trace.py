@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol, TextIO
 
-from deepinfer_gen.runtime.scheduler_core import Action, Reason
+from deepinfer_gen.runtime.scheduler_core import Reason
+from deepinfer_gen.runtime.simulate.actions import DECODE, IDLE, PREFILL
 from deepinfer_gen.runtime.simulate.rank import Frame
 
 _POINTS = (None, "ALL", "ANY")
@@ -22,9 +23,9 @@ class Observer(Protocol):
 
 def kind_of(frame: Frame) -> str:
     """prefill, empty_prefill, decode, dummy_decode or idle."""
-    if frame.action == Action.IDLE:
+    if frame.action == IDLE:
         return "idle"
-    if frame.action == Action.PREFILL:
+    if frame.action == PREFILL:
         return "prefill" if len(frame.numbers) else "empty_prefill"
     return "decode" if len(frame.numbers) else "dummy_decode"
 
@@ -54,7 +55,7 @@ class TraceWriter:
             "decode_counter": decode_counter,
             "seqs": self._rows(frame),
             "total_q": frame.total_q,
-            "graph": frame.graph if frame.action == Action.DECODE else None,
+            "graph": frame.graph if frame.action == DECODE else None,
             "free_blocks": frame.stats["free_blocks"],
             "free_slots": frame.stats["free_slots"],
             "accepted": frame.accepted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 
-class Violation(Exception):
+class ViolationError(Exception):
     """The property (``I14``), where it broke, and the values that contradict it.
 
     ``step`` and ``rank`` are -1 where the whole run or the whole group is meant; ``request`` is empty where no single
@@ -20,7 +20,7 @@ class Violation(Exception):
         self.rank = rank
         self.request = request
 
-    def at(self, step: int, rank: int) -> Violation:
+    def at(self, step: int, rank: int) -> ViolationError:
         """The same fault with the place that its finder did not know."""
         self.step = step if self.step < 0 else self.step
         self.rank = rank if self.rank < 0 else self.rank
@@ -34,5 +34,5 @@ class Violation(Exception):
 
 
 def violated(prop: str, text: str, request: str = "", rank: int = -1) -> NoReturn:
-    """Raise a ``Violation``."""
-    raise Violation(prop, text, request=request, rank=rank)
+    """Raise a ``ViolationError``."""
+    raise ViolationError(prop, text, request=request, rank=rank)
