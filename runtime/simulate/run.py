@@ -31,10 +31,14 @@ class Outcome:
 
 def _cost_of(engine: LoadedEngine, curve: Path | None, *, decides: bool) -> StepCost:
     """The modelled device's cost: the curve file, else an affine curve from the hardware table."""
-    sizes = engine.extension.constants().get("kGraphSizes", [])
+    extension = engine.extension
+    sizes = extension.constants().get("kGraphSizes", [])
     if not sizes:
         return StepCost((), (), decides=False)
-    return StepCost(read_curve(curve, engine.plan) if curve else affine_curve(engine.plan), sizes, decides=decides)
+    if curve is None:
+        return StepCost(affine_curve(engine.plan), sizes, decides=decides)
+    read = read_curve(curve, plan_digest=extension.plan_digest, sizes=sizes)
+    return StepCost(read.milliseconds, sizes, decides=decides)
 
 
 def simulate(
