@@ -42,7 +42,7 @@ def key_of(*parts: Any) -> int:
 
 def threshold_of(probability: float) -> int:
     """What ``below`` compares with: a number is below it with this probability."""
-    return round(probability * 2**_UNIFORM_BITS)
+    return int(probability * 2.0**_UNIFORM_BITS)
 
 
 def below(words: UInt64, thresholds: UInt64) -> NDArray[np.bool_]:
