@@ -65,12 +65,22 @@ class Group:
         self._published = False
         self._open: list[list[Frame | None]] = []  # steps that not all ranks have committed, oldest first
         self._shown = 0
+        self._ready: list[Frame] = []  # the last step that all ranks have committed
         self._idle_in_a_row = 0
         self._dummies_in_a_row = 0
         cost.announce(ranks)
 
     def run(self, limit: int | None) -> End:
         """Step until the group is done, or ``limit`` steps. Raises ``ViolationError``."""
+        try:
+            return self._run(limit)
+        finally:
+            # What ended behind the last step has no other line.
+            for rank, frame in zip(self._ranks, self._ready, strict=False):
+                frame.finished |= rank.ended
+            self._show()
+
+    def _run(self, limit: int | None) -> End:
         step = 0
         while limit is None or step < limit:
             try:
@@ -180,8 +190,14 @@ class Group:
         while self._open and all(frame is not None for frame in self._open[0]):
             frames = [frame for frame in self._open.pop(0) if frame is not None]
             self._shown += 1
+            self._show()
+            self._ready = frames
+
+    def _show(self) -> None:
+        if self._ready:
             for observer in self._observers:
-                observer.take(frames)
+                observer.take(self._ready)
+        self._ready = []
 
     def _drain(self, rank: Rank) -> None:
         self._commit_to(rank, 0)
