@@ -253,9 +253,8 @@ class Rank:
         requests.first_token[first] = frame.step
         frame.emitted = int(expected.sum())
         if frame.action == DECODE:
-            # The last token of a row is the bonus, unless the request ended before it.
-            drafts = np.minimum(results.counts - 1, expected)
-            frame.accepted = {requests.names[int(numbers[r])]: int(drafts[r]) for r in np.flatnonzero(producing)}
+            rows = np.flatnonzero(producing).tolist()
+            frame.accepted = {requests.names[int(numbers[r])]: int(expected[r]) - 1 for r in rows}
 
     def collect(self) -> None:
         """Take the ends that the scheduler hands out: each request one."""

@@ -14,7 +14,7 @@ import pytest
 from deepinfer_gen.codegen import cli
 from deepinfer_gen.codegen.commands import plan as plan_command
 
-COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, run"
+COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, simulate, run"
 TABLE = COMMANDS.split(", ")
 
 

@@ -18,8 +18,7 @@ def faults_of(path: Path, workload: str, plan: str = "") -> list[str]:
     (path / "w.jsonl").write_text(workload)
     (path / "p.jsonl").write_text(plan)
     with pytest.raises(InputError) as caught:
-        requests, _ = read_workload(path / "w.jsonl", 2)
-        read_fault_plan(path / "p.jsonl", requests, 2)
+        read_fault_plan(path / "p.jsonl", read_workload(path / "w.jsonl", 2)[0], 2)
     return [
         f"{d.place.removeprefix(str(path) + '/')}: {d.code}: {d.message}; {d.help}" for d in caught.value.diagnostics
     ]
@@ -98,10 +97,10 @@ def test_all_faults_of_a_file_come_in_one_run(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="DI380.*No such file or directory"):
+    with pytest.raises(InputError, match=r"DI380.*No such file or directory"):
         read_workload(tmp_path / "none", 1)
     (tmp_path / "latin").write_bytes(b"\xe9")
-    with pytest.raises(InputError, match="DI380.*it is not UTF-8 at byte 0"):
+    with pytest.raises(InputError, match=r"DI380.*it is not UTF-8 at byte 0"):
         read_workload(tmp_path / "latin", 1)
 
 
