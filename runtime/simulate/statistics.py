@@ -98,7 +98,7 @@ def _rows(s: Statistics, requests: Requests, cost: StepCost) -> Iterator[tuple[s
     yield "verified tokens a row", f"mean {s.verified / max(1, s.rows):.3f}"
     yield "accepted drafts a row", f"mean {s.accepted / max(1, s.rows):.3f}"
     padding = s.graph_tokens - s.real_tokens
-    yield "padding waste", f"{100 * padding / max(1, s.graph_tokens):.2f} % of {s.graph_tokens:,} graph tokens"
+    yield "padding waste", f"{padding / max(1, s.graph_tokens):.2%} of {s.graph_tokens:,} graph tokens"
     yield "votes", f"{s.votes:,}, of which {s.attempts:,} led to a prefill"
     yield "preemptions", f"{s.preemptions:,}"
     yield "worst decode gap", f"{s.worst_gap:,} steps"

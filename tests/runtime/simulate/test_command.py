@@ -47,8 +47,8 @@ def test_stdout_holds_the_table_alone(
         "  steps of all ranks     2 prefill, 0 empty prefill, 11 decode, 0 dummy decode, 0 idle",
         "  verified tokens a row  mean 1.000",
         "  accepted drafts a row  mean 0.000",
-        "  padding waste          0.00 % of 11 graph tokens",
-        "  votes                  4, of which 2 led to a prefill",
+        "  padding waste          0.00% of 11 graph tokens",
+        "  votes                  2, of which 2 led to a prefill",
         "  preemptions            0",
     ]
     assert [json.loads(line)["step"] for line in trace.read_text().splitlines()] == list(range(13))
