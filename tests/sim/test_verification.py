@@ -89,6 +89,42 @@ def test_no_cost_is_needed_to_ask_for_a_graph(index: int) -> None:
     assert policy.wish(0) == policy.config.sizes[0]
 
 
+@pytest.mark.parametrize("index", [0, 2, 4])
+def test_i15_a_row_verifies_a_prefix_of_its_drafts(index: int) -> None:
+    """The drafts that come first in the order are, row by row, the first ones; the policy counts just these."""
+    rng = random.Random(index)
+    policy = Policy(index)
+    config = policy.config
+    for _ in range(60):
+        caps = [rng.randint(0, config.nextn) for _ in range(rng.randint(1, config.max_num_seqs))]
+        confidences = np.array([[random_confidence(rng) for _ in range(config.nextn)] for _ in caps], np.uint16)
+        rows = [survivals(row, cap) for row, cap in zip(confidences.tolist(), caps, strict=True)]
+        order = sorted((-survival, k, r) for r, row in enumerate(rows) for k, survival in enumerate(row))
+        count = rng.randint(0, len(order))
+        queries = policy.split(caps, confidences, len(caps) + count)
+        for r, length in enumerate(queries):
+            assert sorted(k for _, k, row in order[:count] if row == r) == list(range(length - 1))
+
+
+@pytest.mark.parametrize("index", [5, 6, 7])
+def test_b19_what_a_rank_asks_for_depends_on_nothing_that_it_measured(index: int) -> None:
+    """Ranks with one curve and equally many rows ask for one graph, whatever their clocks and drafts have said."""
+    rng = random.Random(index)
+    fresh, worn = Policy(index), Policy(index)
+    config = fresh.config
+    if config.varlen:
+        curve = random_curve(config, rng)
+        fresh.set_curve(curve)
+        worn.set_curve(curve)
+    for _ in range(200):
+        rows = random_rows(config, rng, rng.randint(1, config.max_num_seqs))
+        limit = rng.choice([size for size in config.sizes if size >= len(rows)])
+        assert sum(worn.choose(rows, limit)) + len(rows) <= limit, "B14: never over the agreed graph"
+        worn.observe(rng.choice(config.sizes), 1, rng.uniform(0, 100), rng.uniform(0, 10))
+    for count in range(config.max_num_seqs + 1):
+        assert worn.wish(count) == fresh.wish(count)
+
+
 def throughputs(known: np.ndarray, config: Config, curve: np.ndarray) -> np.ndarray:
     """Tokens expected per millisecond for every total from the rows alone to all drafts."""
     columns, survival = [], np.full(len(known), 65536, np.int64)
@@ -101,7 +137,7 @@ def throughputs(known: np.ndarray, config: Config, curve: np.ndarray) -> np.ndar
     return expected / curve[np.searchsorted(config.sizes, totals)]
 
 
-def test_i15_the_total_is_optimal_and_never_worse_than_all_or_nothing() -> None:
+def test_the_total_is_optimal_and_never_worse_than_all_or_nothing() -> None:
     """10,000 cases against the best of all totals, not only of those that fill their graph."""
     rng = np.random.default_rng(3)
     policy = Policy(SIXTY)
