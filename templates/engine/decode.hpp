@@ -175,7 +175,7 @@ class Decode {
   static VerifyRow verify_row(const State& state, std::int32_t place) {
     const Sequence<Cfg>& sequence = state.sequences[place];
     const std::int32_t present = remap(state, place) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
-    VerifyRow row;
+    VerifyRow row{};
     row.cap = std::min(present, tokens_left(state, place) - 1);
     // With a frame in flight, the newest confidences that were committed are those before the present drafts.
     const bool flying = in_flight(state, place) > 0;
