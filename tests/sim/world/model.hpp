@@ -158,10 +158,11 @@ class Model {
     return !over && fits(item.length);
   }
 
-  bool wants() const {
-    if (first_unpaused(partial) != nullptr) return true;
+  // Whose prompt token could be scheduled now, null if nobody's.
+  const Item* next_prompt() const {
+    if (const Item* const started = first_unpaused(partial)) return started;
     const Item* const head = first_unpaused(waiting);
-    return limits.prefills() && head != nullptr && prefill_admissible(*head);
+    return head != nullptr && prefill_admissible(*head) ? head : nullptr;
   }
 
   bool decodable_now() const {

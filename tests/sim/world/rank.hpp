@@ -62,7 +62,7 @@ class Rank {
     record[GroupRule::kUnfinished] = model.live() > 0;
     record[GroupRule::kPending] = model.expects();
     record[GroupRule::kError] = model.error;
-    if (limits.type == EngineType::Prompt) record[GroupRule::kWork] = model.wants();
+    if (limits.type == EngineType::Prompt) record[GroupRule::kWork] = model.next_prompt() != nullptr;
     if (limits.type == EngineType::Completion) record[GroupRule::kWork] = model.decodable();
     if (limits.decodes()) {
       const auto rows = static_cast<std::int32_t>(model.running.size() + model.prompted.size());
@@ -76,12 +76,13 @@ class Rank {
 
   void begin() {
     model.begin();
-    wanted_ = model.wants();
+    wanted_ = model.next_prompt();
     attempted_ = false;
-    ballot_ = {wanted_, !wanted_, model.live() > 0, model.decodable(), model.expects(), model.error};
+    const bool want = wanted_ != nullptr;
+    ballot_ = {want, !want, model.live() > 0, model.decodable(), model.expects(), model.error};
   }
-  // Of this step: a prompt token could be scheduled; it was tried, and none could be any more.
-  bool wanted() const { return wanted_; }
+  // Of this step: whose prompt token could be scheduled, null if nobody's; a prompt step was tried.
+  const Item* wanted() const { return wanted_; }
   bool attempted() const { return attempted_; }
 
   Record first_ballot() const {
@@ -276,7 +277,7 @@ class Rank {
 
   Tally& tally_;
   Record ballot_{};
-  bool wanted_ = false;
+  const Item* wanted_ = nullptr;
   bool attempted_ = false;
   bool scheduled_ = false;
   Frame frame_;

@@ -33,6 +33,7 @@ class World {
     order_.resize(ranks());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     waits_.resize(ranks());
+    heads_.resize(ranks());
   }
 
   // Until everything has ended. Returns the hash of all that was decided.
@@ -188,8 +189,8 @@ class World {
       rank.mix(static_cast<int>(course));
     });
     if (forward) meeting_.complete();
-    edge(Edge::Scheduled);
     if (course == Course::Error || course == Course::Stalled) return fail(course);
+    edge(Edge::Scheduled);
     has_flags_ = forward || (course == Course::Idle && limits_.type != EngineType::Normal);
     if (has_flags_ && !scenario_.late_flags) {
       each([&](std::size_t r, Rank& rank) { meeting_.put(r, "flags", 6, rank.flags()); });
@@ -216,10 +217,13 @@ class World {
     bool empty = true;
     for (std::size_t r = 0; r < ranks(); ++r) {
       const Rank& rank = *ranks_[r];
-      wanted = wanted || rank.wanted();
+      wanted = wanted || rank.wanted() != nullptr;
       empty = empty && rank.model.plan.rows.empty();
-      const bool waits = rank.wanted() && course != Course::Prefill && !rank.attempted();
-      waits_[r] = waits ? waits_[r] + 1 : 0;
+      const Item* const head = rank.wanted();
+      const bool same = head != nullptr && head == heads_[r];
+      heads_[r] = head;
+      const bool waits = head != nullptr && course != Course::Prefill && !rank.attempted();
+      waits_[r] = waits ? (same ? waits_[r] : 0) + 1 : 0;
       const std::int32_t most = limits_.type == EngineType::Prompt ? 2 : limits_.any_interval;
       require(waits_[r] <= most, "I6: an admissible head waits for", waits_[r], "steps on rank", r);
     }
@@ -395,6 +399,7 @@ class World {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Requests> requests_;
   std::vector<std::size_t> order_;
+  std::vector<const Item*> heads_;  // the first that could be prefilled, per rank
   std::vector<std::int32_t> waits_;  // steps that an admissible head has waited, per rank
   std::uint64_t shuffles_ = 0;
   std::size_t current_ = 0;  // the rank whose turn it is
