@@ -1,6 +1,10 @@
 // The engines of the simulation. A program for one engine needs only its line of this table.
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "engine/block_manager.hpp"
 #include "engine/core.hpp"
 #include "engine/order_output_length.hpp"
 #include "engine/step_completion.hpp"
@@ -8,6 +12,7 @@
 #include "engine/step_prompt.hpp"
 #include "engine/verify_fixed.hpp"
 #include "engine/verify_varlen.hpp"
+#include "world/basics.hpp"
 #include "world/configs.hpp"
 
 namespace deepinfer::sim {
@@ -40,6 +45,45 @@ Setup completion(const char* name, std::int32_t ranks = 0) {
 }
 
 }  // namespace
+
+// A pool of eight ids against plain counts.
+void check_parts(std::uint64_t seed) {
+  Random random(seed);
+  BlockManager<9> pool;
+  std::array<std::int32_t, 9> references{};
+  std::array<std::int32_t, 9> pins{};
+  for (int i = 0; i < 20000; ++i) {
+    const std::int32_t id = 1 + random.below(8);
+    const auto at = static_cast<std::size_t>(id);
+    const std::int32_t kind = random.below(5);
+    if (kind == 0 && pool.free_count() > 0) {
+      const auto fresh = static_cast<std::size_t>(pool.allocate());
+      require(fresh != 0 && references[fresh] + pins[fresh] == 0, "I10: handed out while in use:", fresh);
+      references[fresh] = 1;
+    } else if (kind == 1 && references[at] > 0) {
+      pool.share(id);
+      ++references[at];
+    } else if (kind == 2 && references[at] > 0) {
+      pool.release(id);
+      --references[at];
+    } else if (kind == 3 && references[at] + pins[at] > 0) {
+      pool.pin(id);
+      ++pins[at];
+    } else if (kind == 4 && pins[at] > 0) {
+      pool.unpin(id);
+      --pins[at];
+    }
+    std::int32_t free = 0;
+    for (std::int32_t b = 1; b < 9; ++b) {
+      const auto n = static_cast<std::size_t>(b);
+      require_equal(pool.references(b), references[n], "I10: references of", b);
+      require_equal(pool.pins(b), pins[n], "B9: pins of", b);
+      free += references[n] + pins[n] == 0 ? 1 : 0;
+    }
+    require_equal(pool.free_count(), free, "I9: free ids");
+    require_equal(pool.walk_free_list(), free, "I9: the free list");
+  }
+}
 
 std::vector<Setup> setups() {
   return {

@@ -14,8 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "world/shrink.hpp"
-#include "world/world.hpp"
+#include "world/play.hpp"
 
 namespace {
 
@@ -61,19 +60,16 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// One run. With a scenario in which results come late, the requests must say the same when they do not, as far as no
-// event from outside and no lack of memory cuts them short.
-void play(const Setup& setup, std::uint64_t seed, bool print, Tally& tally) {
+void run(const Setup& setup, std::uint64_t seed, bool print, Tally& tally) {
   const Scenario scenario = scenario_of(setup, seed);
   if (print) {
     for (const Event& event : scenario.events) std::printf("  %s\n", describe(event).c_str());
   }
-  World world(setup, scenario, tally);
-  const std::uint64_t trace = world.run();
+  const Played played = play(setup, scenario, tally);
   if (print)
     std::printf("%s seed %llu: %d ranks, %d steps, trace %016llx\n", setup.name.c_str(),
-                static_cast<unsigned long long>(seed), scenario.ranks, world.steps(),
-                static_cast<unsigned long long>(trace));
+                static_cast<unsigned long long>(seed), scenario.ranks, played.steps,
+                static_cast<unsigned long long>(played.trace));
 }
 
 void report(const Setup& setup, std::uint64_t seed, const std::string& message) {
@@ -107,10 +103,16 @@ int main(int argc, char** argv) {
   };
   Tally tally;
   std::uint64_t seeds = 0;
+  try {
+    check_parts(options.first);
+  } catch (const std::exception& fault) {
+    std::printf("parts: %s\n", fault.what());
+    return 1;
+  }
   for (; seeds < options.count && (options.seconds == 0 || elapsed() < options.seconds); ++seeds) {
     for (const Setup& setup : chosen) {
       try {
-        play(setup, options.first + seeds, options.replay, tally);
+        run(setup, options.first + seeds, options.replay, tally);
       } catch (const std::exception& fault) {
         report(setup, options.first + seeds, fault.what());
         return 1;
@@ -118,9 +120,9 @@ int main(int argc, char** argv) {
     }
   }
   const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
-  std::printf("%llu seeds, %llu runs, %lld rank-steps, %.1f seconds, 0 violations\n",
+  std::printf("%llu seeds, %llu runs, %lld rank-steps (%lld idle), %.1f seconds, 0 violations\n",
               static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(seeds * chosen.size()),
-              number(tally.rank_steps), elapsed());
+              number(tally.rank_steps), number(tally.idle), elapsed());
   std::printf("%lld tokens, %lld preemptions, %lld branches, %lld copies, %lld loads (%lld failed), %lld provisional "
               "steps, %lld bad calls, %lld lost groups\n",
               number(tally.tokens), number(tally.preemptions), number(tally.forks), number(tally.copies),

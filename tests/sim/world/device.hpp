@@ -62,6 +62,7 @@ class Device {
   // The cache of a request that another engine computed arrives.
   void load(Item& item) {
     write_prompt(item.stream, item.blocks, item.slot, 0, item.prefill_length - 1);
+    item.written = item.prefill_length - 1;
   }
 
   // What a transfer reads is what the sequence had when it began.
@@ -133,6 +134,7 @@ class Device {
     read_cache(item, row.blocks, row.start, "I11: prefill reads");
     read_ring(item, row.slot, row.start);
     write_prompt(item.stream, row.blocks, row.slot, row.start, row.start + row.q_len);
+    item.written = row.start + row.q_len;
     if (!row.samples) return;
     const std::int32_t length = row.start + row.q_len + 1;
     results.counts[r] = 1;
@@ -201,6 +203,7 @@ class Device {
     }
     // What the first query sees was not overwritten by the last one.
     read_ring(item, row.slot, start);
+    item.written = start + accepted + 1;
     return accepted + 1;
   }
 

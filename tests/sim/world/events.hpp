@@ -31,12 +31,13 @@ enum class Kind : std::uint8_t {
   Costs,
   BadCall,
   Commit,
+  Clone,
   Error
 };
 
 inline constexpr std::array kKindNames{
     "add",           "add_burst",    "add_prompted", "fork",    "fork_storm", "finish",   "pause",  "pause_storm", "resume",
-    "begin_transfer", "end_transfer", "load_fails",   "pending", "costs",      "bad_call", "commit", "error"
+    "begin_transfer", "end_transfer", "load_fails",   "pending", "costs",      "bad_call", "commit", "clone", "error"
 };
 
 // Where in a step it happens.
@@ -77,8 +78,9 @@ inline Scenario scenario_of(const Setup& setup, std::uint64_t seed) {
   scenario.zos = random.below(3) > 0;
   scenario.late_flags = scenario.ranks == 1 && random.one_in(2);
   scenario.permuted = random.one_in(2);
+  scenario.check_every = random.one_in(2) ? 1 : 1 + random.below(8);
   std::array<std::int32_t, kKindNames.size()> weights{};
-  static constexpr std::array<std::int32_t, kKindNames.size()> kMost{12, 3, 10, 8, 2, 6, 4, 1, 5, 5, 5, 3, 2, 3, 4, 4, 0};
+  static constexpr std::array<std::int32_t, kKindNames.size()> kMost{12, 3, 10, 8, 2, 6, 4, 1, 5, 5, 5, 3, 2, 3, 4, 4, 2, 0};
   for (std::size_t k = 0; k < weights.size(); ++k) weights[k] = random.one_in(2) ? random.below(kMost[k] + 1) : 0;
   weights[0] += 2 + random.below(6);
   const Limits& limits = setup.limits;

@@ -66,5 +66,7 @@ struct Setup {
 
 // Defined by the program that instantiates the engines: engines.cpp, or a smaller one.
 std::vector<Setup> setups();
+// Drives parts of the engine that have an interface of their own; throws when a rule is broken.
+void check_parts(std::uint64_t seed);
 
 }  // namespace deepinfer::sim

@@ -40,6 +40,7 @@ struct Item {
 
   // While it has a place, and while it drains.
   std::int32_t computed = 0;
+  std::int32_t written = 0;  // cache entries that the device has
   std::int32_t prefill_length = 0;
   std::vector<std::int32_t> blocks;
   std::int32_t slot = 0;
@@ -63,6 +64,7 @@ struct Item {
 
 struct FrameRow {
   Item* item;
+  std::uint64_t id;
   std::uint64_t serial;
   std::int32_t q_len;
   std::int32_t reach;
@@ -79,6 +81,7 @@ struct Frame {
 // What the step should look like.
 struct PlannedRow {
   Item* item;
+  std::uint64_t id;
   std::int32_t start;
   std::int32_t q_len;
   std::int32_t known;  // tokens that the host has
@@ -213,7 +216,7 @@ class Model {
   void occupy(Item& item, Where where) {
     item.where = where;
     item.prefill_length = item.length;
-    item.computed = 0;
+    item.computed = item.written = 0;
     item.serial = ++last_serial;
     item.slot = slots.take();
     for (std::int32_t i = limits.blocks_for(item.length); i > 0; --i) item.blocks.push_back(blocks.take());
@@ -221,7 +224,7 @@ class Model {
 
   void begin_transfer(Item& item) {
     item.transfer = true;
-    item.transfer_length = item.where == Where::Partial ? item.computed : item.length - 1;
+    item.transfer_length = std::min(item.written, item.length - 1);
   }
 
   void end_transfer(Item& item) {
@@ -278,6 +281,7 @@ class Model {
     made->checkpoints = parent.checkpoints;
     made->spans = parent.spans;
     made->length = made->first_output = parent.length;
+    made->written = parent.length - 1;
     made->serial = ++last_serial;
     made->slot = parent.slot;
     slots.share(parent.slot);

@@ -139,6 +139,7 @@ class DecodeRules {
       all += 1 + cap;
       plan.rows.push_back(
           {item,
+           item->id,
            item->length - 1 + (row != nullptr ? row->reach : 0),
            1,
            item->length,
@@ -167,7 +168,7 @@ class DecodeRules {
     for (std::size_t r = 0; r < selected_.size(); ++r) {
       Item& item = *selected_[r];
       plan.rows[r].q_len = 1 + drafts[r];
-      frame_.rows.push_back({&item, item.serial, 1 + drafts[r], 1 + caps[r], true});
+      frame_.rows.push_back({&item, item.id, item.serial, 1 + drafts[r], 1 + caps[r], true});
       item.last_step = model_.next_step;
       item.last_row = static_cast<std::int32_t>(r);
       item.prompt_drafts.clear();
@@ -215,7 +216,7 @@ inline std::vector<CommittedRow> commit_oldest(Model& model, const Results& resu
   std::vector<CommittedRow> told;
   for (std::size_t r = 0; r < frame.rows.size(); ++r) {
     Item& item = *frame.rows[r].item;
-    CommittedRow row{item.id, 0, 0};
+    CommittedRow row{frame.rows[r].id, 0, 0};
     const bool live = item.serial == frame.rows[r].serial;
     const std::int32_t count = results.counts[r];
     const std::span<const std::int32_t> tokens = results.row(r, limits.max_q);

@@ -72,10 +72,10 @@ class PrefillRules {
     sum_k_ -= item.computed;
     const bool last = item.computed == item.prefill_length;
     model_.plan.rows.push_back(
-        {&item, start, size, item.length, item.slot, -1, 0, last, item.blocks, {}}
+        {&item, item.id, start, size, item.length, item.slot, -1, 0, last, item.blocks, {}}
     );
     model_.plan.total += size;
-    frame_.rows.push_back({&item, item.serial, size, size, last});
+    frame_.rows.push_back({&item, item.id, item.serial, size, size, last});
     if (!last) return false;
     drop(model_.partial, &item);
     item.where = Where::Prompted;

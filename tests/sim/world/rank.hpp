@@ -26,6 +26,7 @@ namespace deepinfer::sim {
 // What the world counts.
 struct Tally {
   std::int64_t rank_steps = 0;
+  std::int64_t idle = 0;  // of them, without a forward pass
   std::int64_t tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t forks = 0;

@@ -150,7 +150,7 @@ class Requests {
 
  private:
   void draw_lengths(Item& item, Random& random, bool prompted) {
-    item.id = ids_.take();
+    item.id = draw_id(Random(random.next()));
     const std::int32_t most = limits_.max_model_len - 1;
     const std::int32_t least = prompted ? 2 : 1;
     std::int32_t length = 0;
@@ -170,7 +170,7 @@ class Requests {
     item.length = std::clamp(length, least, most);
     item.prompt_length = prompted ? 1 + random.below(item.length - 1) : item.length;
     item.first_output = item.length;
-    item.stream = Stream(hash(seed_, item.id), item.length);
+    item.stream = Stream(hash(seed_, rank_.model.items.size()), item.length);
     const std::int32_t room = limits_.max_model_len - item.length;
     std::int32_t outputs = 1 + random.below(room);
     if (random.one_in(6)) outputs = 1;
@@ -178,6 +178,12 @@ class Requests {
     item.limit = item.length + outputs;
     item.min_tokens = random.one_in(3) ? random.below(item.limit - item.prompt_length + 1) : 0;
     for (std::int32_t n = random.below(4) - 1; n > 0; --n) item.end_ids.push_back(random.below(kVocabulary));
+  }
+
+  // A new one, or that of a request whose end was told and whose blocks came back.
+  std::uint64_t draw_id(Random random) {
+    Item* const old = random.one_in(8) ? pick(random, [](const Item& i) { return i.told && !i.transfer; }) : nullptr;
+    return old == nullptr ? ids_.take() : std::exchange(old->id, ids_.take());
   }
 
   static void draw_checkpoints(Item& item, Random& random) {

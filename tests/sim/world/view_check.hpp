@@ -30,7 +30,7 @@ class ViewCheck {
     const bool prefill = plan_.kind == StepKind::Prefill;
     require(view_.kind == plan_.kind, "I2: the kind of the step");
     std::vector<std::uint64_t> ids;
-    for (const PlannedRow& row : plan_.rows) ids.push_back(row.item->id);
+    for (const PlannedRow& row : plan_.rows) ids.push_back(row.id);
     compare_ids(view_.ids.first(static_cast<std::size_t>(view_.num_rows)), ids, prefill ? "I19: rows" : "I13: rows");
     for (std::size_t r = 0; r < plan_.rows.size(); ++r) row(r, prefill ? "I19:" : "I14:");
     require_equal(view_.total_q, plan_.total, prefill ? "I19: prompt tokens" : "I14: total_q");
@@ -69,7 +69,7 @@ class ViewCheck {
 
   void row(std::size_t r, const char* rule) const {
     const PlannedRow& planned = plan_.rows[r];
-    const std::uint64_t id = planned.item->id;
+    const std::uint64_t id = planned.id;
     require_equal(view_.k_len[r] - view_.q_len[r], planned.start, rule, "start of request", id);
     require_equal(view_.q_len[r], planned.q_len, rule, "q_len of request", id);
     require_equal(view_.slot[r], planned.slot, "I12: slot of request", id);

@@ -25,7 +25,7 @@ class World {
       : scenario_(scenario), limits_(setup.limits), tally_(tally), rule_(limits_), meeting_(ranks()) {
     for (std::size_t r = 0; r < ranks(); ++r) {
       ranks_.push_back(std::make_unique<Rank>(setup, hash(scenario.seed, 21), tally));
-      requests_.emplace_back(*ranks_.back(), Ids(r, ranks()), scenario.seed);
+      requests_.emplace_back(*ranks_.back(), Ids(r, ranks()), hash(scenario.seed, 31, r));
       if (!limits_.varlen) continue;
       require(!Requests::accepted([&] { ranks_[r]->engine->begin_step(nullptr); }), "I20: a step without a curve");
       set_curve(*ranks_[r], 7);
@@ -60,12 +60,15 @@ class World {
 
   std::int32_t steps() const { return step_; }
 
-  // What each request said, and how it ended; of requests whose end no schedule decides.
-  std::uint64_t outcome() const {
-    std::uint64_t result = 0;
+  // How each request ended and what it said, in an order that depends on arrivals only.
+  struct Outcome {
+    std::int32_t reason;
+    std::uint64_t text;
+  };
+  std::vector<Outcome> outcomes() const {
+    std::vector<Outcome> result;
     for (const auto& rank : ranks_) {
-      for (const auto& item : rank->model.items)
-        result = hash(result, item->id, item->reason, item->length, item->stream.prefix(item->length));
+      for (const auto& item : rank->model.items) result.push_back({item->reason, item->stream.prefix(item->length)});
     }
     return result;
   }
@@ -175,6 +178,7 @@ class World {
   void finish_step(Course course, bool idle) {
     const bool forward = course == Course::Prefill || course == Course::Decode;
     tally_.rank_steps += scenario_.ranks;
+    if (!forward) tally_.idle += scenario_.ranks;
     each([&](std::size_t r, Rank& rank) {
       if (forward) {
         rank.publish();
@@ -321,6 +325,9 @@ class World {
       case Kind::Commit:
         // Results that are there may arrive at any edge.
         if (!rank.results.empty()) rank.commit();
+        return;
+      case Kind::Clone:
+        rank.engine = rank.engine->clone();
         return;
       case Kind::Error:
         rank.model.error = true;
