@@ -93,7 +93,7 @@ std::vector<Setup> setups() {
       normal<{.seqs = 3, .block_size = 52, .spare_blocks = 0, .stop_preempted = false}>("one-block"),
       // Chunks of one token; a pool that holds one longest sequence.
       normal<{.model_len = 24, .batched_tokens = 1, .spare_blocks = 0, .stop_preempted = false}>("starved"),
-      normal<{.nextn = 1, .batched_tokens = 7, .all_interval = 2, .any_interval = 3, .stop_preempted = false}>(
+      normal<{.nextn = 1, .batched_tokens = 7, .all_interval = 2, .any_interval = 3, .usage_percent = 80, .stop_preempted = false}>(
           "recompute"
       ),
       normal<{.nextn = 5, .batched_tokens = 24, .burst = 3, .stop_preempted = false, .cp = 2}>("drafts-cp2"),

@@ -10,12 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "world/bad_calls.hpp"
 #include "world/basics.hpp"
 #include "world/events.hpp"
+#include "world/faults.hpp"
 #include "world/group_rule.hpp"
 #include "world/rank.hpp"
-#include "world/requests.hpp"
 
 namespace deepinfer::sim {
 
@@ -25,10 +24,8 @@ class World {
       : scenario_(scenario), limits_(setup.limits), tally_(tally), rule_(limits_), meeting_(ranks()) {
     for (std::size_t r = 0; r < ranks(); ++r) {
       ranks_.push_back(std::make_unique<Rank>(setup, hash(scenario.seed, 21), tally));
-      requests_.emplace_back(*ranks_.back(), Ids(r, ranks()), hash(scenario.seed, 31, r));
-      if (!limits_.varlen) continue;
-      require(!Requests::accepted([&] { ranks_[r]->engine->begin_step(nullptr); }), "I20: a step without a curve");
-      set_curve(*ranks_[r], 7);
+      faults_.emplace_back(*ranks_.back(), Ids(r, ranks()), hash(scenario.seed, 31, r), tally);
+      if (limits_.varlen) faults_.back().first_curve();
     }
     order_.resize(ranks());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
@@ -247,16 +244,9 @@ class World {
     ++tally_.failures;
   }
 
-  // Faults have stopped: what was paused resumes, transfers end.
+  // Faults have stopped.
   void settle() {
-    for (std::size_t r = 0; r < ranks(); ++r) {
-      Rank& rank = *ranks_[r];
-      if (std::exchange(rank.model.pending, false)) rank.engine->set_pending(false);
-      for (const auto& item : rank.model.items) {
-        if (item->paused) requests_[r].set_paused(item.get(), false);
-        if (item->transfer) requests_[r].end_transfer(item.get());
-      }
-    }
+    for (Faults& faults : faults_) faults.settle();
     ++events_;
   }
 
@@ -266,101 +256,8 @@ class World {
       const Event& event = events[next_];
       if (std::pair(event.step, event.edge) > std::pair(step_, edge)) return;
       current_ = static_cast<std::size_t>(event.rank);
-      apply(event, edge);
+      faults_[current_].apply(event, voting_);
       ++events_;
-    }
-  }
-
-  void apply(const Event& event, Edge edge) {
-    const auto r = static_cast<std::size_t>(event.rank);
-    Rank& rank = *ranks_[r];
-    Requests& requests = requests_[r];
-    Random random(event.draw);
-    const auto live = [&] { return requests.pick(random, Requests::is_live); };
-    const auto transfers = [&] { return requests.pick(random, [](const Item& item) { return item.transfer; }); };
-    switch (event.kind) {
-      case Kind::Add:
-        return requests.add(random);
-      case Kind::AddBurst:
-        for (std::int32_t n = 2 + random.below(6); n > 0; --n) requests.add(random);
-        return;
-      case Kind::AddPrompted:
-        return requests.add_prompted(random);
-      case Kind::Fork:
-        return fork(r, random, 2);
-      case Kind::ForkStorm:
-        for (std::int32_t n = 4; n > 0; --n) fork(r, random, limits_.max_num_seqs);
-        return;
-      case Kind::Finish:
-        return requests.finish(random, random.one_in(4) ? requests.pick(random, [](const Item&) { return true; }) : live());
-      case Kind::Pause:
-        return requests.set_paused(live(), true);
-      case Kind::PauseStorm:
-        for (const auto& item : rank.model.items) {
-          if (Requests::is_live(*item)) requests.set_paused(item.get(), random.one_in(2));
-        }
-        return;
-      case Kind::Resume:
-        return requests.set_paused(requests.pick(random, [](const Item& item) { return item.paused; }), false);
-      case Kind::BeginTransfer:
-        return requests.begin_transfer(random);
-      case Kind::EndTransfer:
-        return requests.end_transfer(transfers());
-      case Kind::LoadFails: {
-        Item* const item = requests.pick(random, [](const Item& i) { return i.where == Where::Loading; });
-        if (item != nullptr) ++tally_.drains;
-        return requests.finish(random, item);
-      }
-      case Kind::Pending:
-        rank.model.pending = random.one_in(2);
-        return rank.engine->set_pending(rank.model.pending);
-      case Kind::Costs:
-        return costs(rank, random);
-      case Kind::BadCall: {
-        BadCalls calls(rank, requests, voting_);
-        calls.make(random);
-        tally_.bad_calls += calls.made;
-        return;
-      }
-      case Kind::Commit:
-        // Results that are there may arrive at any edge.
-        if (!rank.results.empty()) rank.commit();
-        return;
-      case Kind::Clone:
-        rank.engine = rank.engine->clone();
-        return;
-      case Kind::Error:
-        rank.model.error = true;
-        return rank.engine->set_error("device lost at edge " + std::to_string(static_cast<int>(edge)));
-    }
-  }
-
-  void fork(std::size_t r, Random& random, std::int32_t most) {
-    const std::size_t before = ranks_[r]->model.items.size();
-    requests_[r].fork(random, most);
-    tally_.forks += static_cast<std::int64_t>(ranks_[r]->model.items.size() - before);
-  }
-
-  void set_curve(Rank& rank, std::uint64_t draw) const {
-    Random random(draw);
-    std::vector<double> curve;
-    double duration = 1;
-    for (std::size_t g = 0; g < limits_.graph_sizes.size(); ++g) curve.push_back(duration += random.below(100) / 64.0);
-    curve.back() += 0.5;
-    rank.engine->set_cost_curve(curve);
-    rank.drafts.costs.set_curve(curve);
-  }
-
-  void costs(Rank& rank, Random& random) const {
-    if (!limits_.varlen) return;
-    if (random.one_in(8)) return set_curve(rank, random.next());
-    for (std::int32_t n = random.below(60); n >= 0; --n) {
-      const std::int32_t graph = limits_.graph_sizes[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(limits_.graph_sizes.size())))];
-      const std::int32_t rows = random.below(std::min(graph, limits_.max_num_seqs) + 1);
-      const double forward = random.below(1000) / 128.0;
-      const double sampler = random.below(1000) / 512.0;
-      rank.engine->observe(graph, rows, forward, sampler);
-      rank.drafts.costs.observe(limits_, graph, rows, forward, sampler);
     }
   }
 
@@ -404,7 +301,7 @@ class World {
   GroupRule rule_;
   Rendezvous meeting_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::vector<Requests> requests_;
+  std::vector<Faults> faults_;
   std::vector<std::size_t> order_;
   std::vector<const Item*> heads_;  // the first that could be prefilled, per rank
   std::vector<std::int32_t> waits_;  // steps that an admissible head has waited, per rank
