@@ -1,5 +1,6 @@
-// Steps allocate nothing after warm-up: the global operator new counts. Decode steps of the engine types that decode,
-// with fixed and chosen verification lengths and after a fork; chunks of a prompt that a PROMPT engine has begun.
+// Steps allocate nothing after warm-up: the global operator new counts. Decode steps of the engine types that
+// decode, with fixed and chosen verification lengths and after a fork; chunks of a prompt that a PROMPT
+// engine has begun.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -77,9 +78,9 @@ class Counted {
 
  private:
   static constexpr std::size_t kRows = 16;
-  std::array<std::int32_t, kRows * static_cast<std::size_t>(Cfg::kMaxQ)> tokens_{};
+  std::array<std::int32_t, kRows* static_cast<std::size_t>(Cfg::kMaxQ)> tokens_{};
   std::array<std::int32_t, kRows> counts_{};
-  std::array<std::uint16_t, kRows * static_cast<std::size_t>(Cfg::kNextn)> confidences_{};
+  std::array<std::uint16_t, kRows* static_cast<std::size_t>(Cfg::kNextn)> confidences_{};
   Record flags_{};
   bool has_flags_ = false;
 };
@@ -87,8 +88,14 @@ class Counted {
 template <class Counts>
 bool report(const char* name, const Counts& counts, std::int64_t least) {
   const bool fine = counts.clean && counts.counted >= least;
-  std::printf("%-22s %3lld steps %s\n", name, static_cast<long long>(counts.counted),
-              !counts.clean ? "ALLOCATE" : fine ? "without an allocation" : "ARE TOO FEW");
+  std::printf(
+      "%-22s %3lld steps %s\n",
+      name,
+      static_cast<long long>(counts.counted),
+      !counts.clean ? "ALLOCATE"
+      : fine        ? "without an allocation"
+                    : "ARE TOO FEW"
+  );
   return fine;
 }
 
@@ -153,9 +160,13 @@ int main() {
   using Completion = Config<Shape{.type = EngineType::Completion, .nextn = 3, .spare_blocks = 40}>;
   using Prompt = Config<Shape{.type = EngineType::Prompt, .batched_tokens = 1}>;
   bool fine = normal<Plain, Core<Plain, NormalStep, FixedVerification, OutputLengthOrder>>("normal", false);
-  fine &= normal<Drafts, Core<Drafts, NormalStep, VarlenVerification, OutputLengthOrder>>("normal, varlen", true);
-  fine &= normal<Padded, Core<Padded, NormalStep, VarlenVerification, OutputLengthOrder>>("normal, padded", true);
-  fine &= completion<Completion, Core<Completion, CompletionStep, FixedVerification, OutputLengthOrder>>("completion");
+  fine &=
+      normal<Drafts, Core<Drafts, NormalStep, VarlenVerification, OutputLengthOrder>>("normal, varlen", true);
+  fine &=
+      normal<Padded, Core<Padded, NormalStep, VarlenVerification, OutputLengthOrder>>("normal, padded", true);
+  fine &= completion<Completion, Core<Completion, CompletionStep, FixedVerification, OutputLengthOrder>>(
+      "completion"
+  );
   fine &= prompt<Prompt, Core<Prompt, PromptStep>>("prompt");
   return fine ? 0 : 1;
 }

@@ -1,10 +1,10 @@
-// Groups of schedulers in one thread, with everything around them modelled: requests, devices, faults. Each seed is a
-// run that can be repeated bit for bit.
+// Groups of schedulers in one thread, with everything around them modelled: requests, devices, faults. Each
+// seed is a run that can be repeated bit for bit.
 //
 //   simulation [--only NAME] [--seeds FIRST COUNT] [--seconds S] [--replay SEED] [--list]
 //
-// Without --seconds the seeds run once on every engine. A broken rule ends the program with status 1, after the
-// events that lead to it were reduced to few.
+// Without --seconds the seeds run once on every engine. A broken rule ends the program with status 1, after
+// the events that lead to it were reduced to few.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -67,16 +67,27 @@ void run(const Setup& setup, std::uint64_t seed, bool print, Tally& tally) {
   }
   const Played played = play(setup, scenario, tally);
   if (print)
-    std::printf("%s seed %llu: %d ranks, %d steps, trace %016llx\n", setup.name.c_str(),
-                static_cast<unsigned long long>(seed), scenario.ranks, played.steps,
-                static_cast<unsigned long long>(played.trace));
+    std::printf(
+        "%s seed %llu: %d ranks, %d steps, trace %016llx\n",
+        setup.name.c_str(),
+        static_cast<unsigned long long>(seed),
+        scenario.ranks,
+        played.steps,
+        static_cast<unsigned long long>(played.trace)
+    );
 }
 
 void report(const Setup& setup, std::uint64_t seed, const std::string& message) {
-  std::printf("%s seed %llu: %s\n", setup.name.c_str(), static_cast<unsigned long long>(seed), message.c_str());
+  std::printf(
+      "%s seed %llu: %s\n", setup.name.c_str(), static_cast<unsigned long long>(seed), message.c_str()
+  );
   const Scenario shrunk = shrink(setup, scenario_of(setup, seed), message);
-  std::printf("%d ranks, %s results, %zu events lead to it:\n", shrunk.ranks, shrunk.zos ? "late" : "prompt",
-              shrunk.events.size());
+  std::printf(
+      "%d ranks, %s results, %zu events lead to it:\n",
+      shrunk.ranks,
+      shrunk.zos ? "late" : "prompt",
+      shrunk.events.size()
+  );
   for (const Event& event : shrunk.events) std::printf("  %s\n", describe(event).c_str());
   std::printf("again: --only %s --replay %llu\n", setup.name.c_str(), static_cast<unsigned long long>(seed));
 }
@@ -120,13 +131,26 @@ int main(int argc, char** argv) {
     }
   }
   const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
-  std::printf("%llu seeds, %llu runs, %lld rank-steps (%lld idle), %.1f seconds, 0 violations\n",
-              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(seeds * chosen.size()),
-              number(tally.rank_steps), number(tally.idle), elapsed());
-  std::printf("%lld tokens, %lld preemptions, %lld branches, %lld copies, %lld loads (%lld failed), %lld provisional "
-              "steps, %lld bad calls, %lld lost groups\n",
-              number(tally.tokens), number(tally.preemptions), number(tally.forks), number(tally.copies),
-              number(tally.loads), number(tally.drains), number(tally.provisional), number(tally.bad_calls),
-              number(tally.failures));
+  std::printf(
+      "%llu seeds, %llu runs, %lld rank-steps (%lld idle), %.1f seconds, 0 violations\n",
+      static_cast<unsigned long long>(seeds),
+      static_cast<unsigned long long>(seeds * chosen.size()),
+      number(tally.rank_steps),
+      number(tally.idle),
+      elapsed()
+  );
+  std::printf(
+      "%lld tokens, %lld preemptions, %lld branches, %lld copies, %lld loads (%lld failed), %lld provisional "
+      "steps, %lld bad calls, %lld lost groups\n",
+      number(tally.tokens),
+      number(tally.preemptions),
+      number(tally.forks),
+      number(tally.copies),
+      number(tally.loads),
+      number(tally.drains),
+      number(tally.provisional),
+      number(tally.bad_calls),
+      number(tally.failures)
+  );
   return 0;
 }

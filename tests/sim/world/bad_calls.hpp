@@ -53,12 +53,18 @@ class BadCalls {
     refused("fork of an unknown id", [&] { engine_.fork(id, child); });
   }
 
-  void add(const char* what, std::span<const std::int32_t> tokens, std::int64_t most, std::int64_t least,
-           std::span<const std::int32_t> checkpoints = {}, std::span<const ImageSpan> spans = {}) {
-    refused(what, [&] { engine_.add({std::uint64_t{1} << 41U, tokens, {most, least, {}}, checkpoints, spans}); });
+  void add(
+      const char* what, std::span<const std::int32_t> tokens, std::int64_t most, std::int64_t least,
+      std::span<const std::int32_t> checkpoints = {}, std::span<const ImageSpan> spans = {}
+  ) {
+    refused(what, [&] {
+      engine_.add({std::uint64_t{1} << 41U, tokens, {most, least, {}}, checkpoints, spans});
+    });
   }
 
-  void add_prompted(const char* what, std::span<const std::int32_t> tokens, std::int64_t prompt, std::int64_t most) {
+  void add_prompted(
+      const char* what, std::span<const std::int32_t> tokens, std::int64_t prompt, std::int64_t most
+  ) {
     refused(what, [&] { engine_.add_prompted({std::uint64_t{1} << 41U, tokens, prompt, {most, 0, {}}}); });
   }
 
@@ -133,7 +139,8 @@ class BadCalls {
     refused("fork into the parent's id", [&] { engine_.fork(item->id, itself); });
     refused("fork into one id twice", [&] { engine_.fork(item->id, twins); });
     std::vector<std::uint64_t> many;
-    for (std::int32_t n = 0; n <= limits_.max_num_seqs; ++n) many.push_back(child[0] + static_cast<std::uint64_t>(n));
+    for (std::int32_t n = 0; n <= limits_.max_num_seqs; ++n)
+      many.push_back(child[0] + static_cast<std::uint64_t>(n));
     refused("more branches than places", [&] { engine_.fork(item->id, many); });
     for (const Item* drains : rank_.model.draining) {
       if (drains->told)
@@ -147,7 +154,9 @@ class BadCalls {
       return;
     }
     const Results& good = rank_.results.front();
-    const auto commit = [&](const Results& results, std::uint64_t step) { engine_.commit(step, rank_.matrices(results)); };
+    const auto commit = [&](const Results& results, std::uint64_t step) {
+      engine_.commit(step, rank_.matrices(results));
+    };
     refused("commit of a later step", [&] { commit(good, good.step_id + 1); });
     Results bad = good;
     ++bad.rows;
@@ -182,7 +191,9 @@ class BadCalls {
     refused("a curve too long", [&] { engine_.set_cost_curve(curve); });
     if (limits_.decodes() && !limits_.varlen) return;
     refused("observing no graph", [&] { engine_.observe(limits_.max_total_q() + 1, 1, 1, 1); });
-    refused("observing too many rows", [&] { engine_.observe(limits_.graph_sizes[0], limits_.graph_sizes[0] + 1, 1, 1); });
+    refused("observing too many rows", [&] {
+      engine_.observe(limits_.graph_sizes[0], limits_.graph_sizes[0] + 1, 1, 1);
+    });
     refused("observing a negative time", [&] { engine_.observe(limits_.graph_sizes[0], 0, -1, 1); });
     const std::vector<std::int32_t> caps{limits_.nextn, 0};
     const std::vector<std::uint16_t> confidences(2 * static_cast<std::size_t>(limits_.nextn), 9);

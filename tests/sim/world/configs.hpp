@@ -1,4 +1,5 @@
-// Generated configs in miniature: a Shape says what differs, Config spells out what an engine is compiled with.
+// Generated configs in miniature: a Shape says what differs, Config spells out what an engine is compiled
+// with.
 #pragma once
 
 #include <algorithm>
@@ -79,8 +80,8 @@ struct Config {
     for (std::int32_t i = 0; i < kCount; ++i) sizes[static_cast<std::size_t>(i)] = size_at(i);
     return sizes;
   }();
-  // Real rows of one token each leave the most padding. With padded dispatch a step may be much smaller than its
-  // graph.
+  // Real rows of one token each leave the most padding. With padded dispatch a step may be much smaller than
+  // its graph.
   static constexpr Table kGraphRows = [] {
     Table rows{};
     for (std::size_t i = 0; i < kGraphSizes.size(); ++i) {
@@ -125,12 +126,9 @@ Setup setup(std::string name, std::int32_t ranks = 0) {
       static_cast<double>(Cfg::kMinGainNumerator) / static_cast<double>(Cfg::kMinGainDenominator);
   limits.graph_sizes.assign(Cfg::kGraphSizes.begin(), Cfg::kGraphSizes.end());
   limits.graph_rows.assign(Cfg::kGraphRows.begin(), Cfg::kGraphRows.end());
-  return {
-      std::move(name),
-      ranks,
-      std::move(limits),
-      [] { return std::unique_ptr<EngineApi>(std::make_unique<EngineInstance<Scheduler>>()); }
-  };
+  return {std::move(name), ranks, std::move(limits), [] {
+            return std::unique_ptr<EngineApi>(std::make_unique<EngineInstance<Scheduler>>());
+          }};
 }
 
 }  // namespace deepinfer::sim

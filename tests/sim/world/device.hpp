@@ -1,5 +1,5 @@
-// The modelled device of one rank. Its memory holds tags instead of keys and values: what each entry was computed
-// from. Every read looks whether it finds what the sequence itself wrote.
+// The modelled device of one rank. Its memory holds tags instead of keys and values: what each entry was
+// computed from. Every read looks whether it finds what the sequence itself wrote.
 #pragma once
 
 #include <algorithm>
@@ -66,7 +66,9 @@ class Device {
   }
 
   // What a transfer reads is what the sequence had when it began.
-  void check_transfer(Item& item) { read_cache(item, item.blocks, item.transfer_length, "B8: a transfer reads"); }
+  void check_transfer(Item& item) {
+    read_cache(item, item.blocks, item.transfer_length, "B8: a transfer reads");
+  }
 
  private:
   // A row of the last decode step: the newest token and the drafts behind it.
@@ -83,7 +85,9 @@ class Device {
 
   std::uint64_t& cache(const std::vector<std::int32_t>& blocks, std::int32_t position) {
     const auto at = static_cast<std::size_t>(position / limits_.block_size);
-    require(at < blocks.size(), "I13: position", position, "lies past the", blocks.size(), "blocks of its row");
+    require(
+        at < blocks.size(), "I13: position", position, "lies past the", blocks.size(), "blocks of its row"
+    );
     return cache_[static_cast<std::size_t>(blocks[at] * limits_.block_size + position % limits_.block_size)];
   }
   RingRow& ring(std::int32_t slot, std::int32_t position) {
@@ -92,17 +96,31 @@ class Device {
 
   void copy(const Plan& plan) {
     for (const auto& [source, copy] : plan.block_copies)
-      std::copy_n(cache_.begin() + source * limits_.block_size, limits_.block_size, cache_.begin() + copy * limits_.block_size);
+      std::copy_n(
+          cache_.begin() + source * limits_.block_size,
+          limits_.block_size,
+          cache_.begin() + copy * limits_.block_size
+      );
     for (const auto& [source, copy] : plan.slot_copies)
-      std::copy_n(rings_.begin() + source * limits_.ring(), limits_.ring(), rings_.begin() + copy * limits_.ring());
-    for (const std::int32_t slot : plan.zeroed) std::fill_n(rings_.begin() + slot * limits_.ring(), limits_.ring(), RingRow{});
+      std::copy_n(
+          rings_.begin() + source * limits_.ring(), limits_.ring(), rings_.begin() + copy * limits_.ring()
+      );
+    for (const std::int32_t slot : plan.zeroed)
+      std::fill_n(rings_.begin() + slot * limits_.ring(), limits_.ring(), RingRow{});
   }
 
   void read_cache(Item& item, const std::vector<std::int32_t>& blocks, std::int32_t length, const char* who) {
     const auto tags = item.stream.tags(length);
     for (std::int32_t p = 0; p < length; ++p) {
-      require(cache(blocks, p) == tags[static_cast<std::size_t>(p)], who, "position", p, "of request", item.id,
-              "and finds what another sequence wrote");
+      require(
+          cache(blocks, p) == tags[static_cast<std::size_t>(p)],
+          who,
+          "position",
+          p,
+          "of request",
+          item.id,
+          "and finds what another sequence wrote"
+      );
     }
   }
 
@@ -110,13 +128,20 @@ class Device {
     for (std::int32_t p = std::max(0, start - Limits::kWindow + 1); p < start; ++p) {
       const RingRow& row = ring(slot, p);
       require_equal(row.position, p, "I16: the ring row of the window of request", item.id, "at", start);
-      require(row.tag == item.stream.prefix(p + 1), "I16: the window of request", item.id, "at", p,
-              "is of another sequence");
+      require(
+          row.tag == item.stream.prefix(p + 1),
+          "I16: the window of request",
+          item.id,
+          "at",
+          p,
+          "is of another sequence"
+      );
     }
   }
 
   void write_prompt(
-      Stream& stream, const std::vector<std::int32_t>& blocks, std::int32_t slot, std::int32_t start, std::int32_t end
+      Stream& stream, const std::vector<std::int32_t>& blocks, std::int32_t slot, std::int32_t start,
+      std::int32_t end
   ) {
     for (std::int32_t p = start; p < end; ++p) {
       const std::uint64_t tag = stream.prefix(p + 1);
@@ -129,7 +154,9 @@ class Device {
     Item& item = *row.item;
     if (row.start == 0) {
       for (std::int32_t p = 0; p < limits_.ring(); ++p)
-        require_equal(ring(row.slot, p).position, -1, "B32: the new slot is not zeroed, row", p, "of request", item.id);
+        require_equal(
+            ring(row.slot, p).position, -1, "B32: the new slot is not zeroed, row", p, "of request", item.id
+        );
     }
     read_cache(item, row.blocks, row.start, "I11: prefill reads");
     read_ring(item, row.slot, row.start);
@@ -159,15 +186,30 @@ class Device {
       state = {row.item, row.known, row.drafts, row.item->confidences[0]};
     }
     const std::int32_t start = state.length - 1;
-    require(start == row.start || (state.length > row.known && start < row.start), "I13: request", row.item->id,
-            "starts at", start, "on the device, planned", row.start);
-    require(std::cmp_less_equal(row.cap, state.drafts.size()), "I15: a cap of", row.cap, "where the device has",
-            state.drafts.size(), "drafts");
+    require(
+        start == row.start || (state.length > row.known && start < row.start),
+        "I13: request",
+        row.item->id,
+        "starts at",
+        start,
+        "on the device, planned",
+        row.start
+    );
+    require(
+        std::cmp_less_equal(row.cap, state.drafts.size()),
+        "I15: a cap of",
+        row.cap,
+        "where the device has",
+        state.drafts.size(),
+        "drafts"
+    );
     return state;
   }
 
   template <class Splits>
-  static std::vector<std::int32_t> split_again(const Plan& plan, const std::vector<State>& inputs, Splits splits) {
+  static std::vector<std::int32_t> split_again(
+      const Plan& plan, const std::vector<State>& inputs, Splits splits
+  ) {
     std::vector<std::int32_t> caps;
     std::vector<Confidences> confidences;
     for (std::size_t r = 0; r < inputs.size(); ++r) {
@@ -192,7 +234,8 @@ class Device {
     bool right = true;
     for (std::int32_t j = 0; j < queries; ++j) {
       const std::int32_t position = start + j;
-      const std::int32_t token = j == 0 ? item.stream.token(position) : state.drafts[static_cast<std::size_t>(j - 1)];
+      const std::int32_t token =
+          j == 0 ? item.stream.token(position) : state.drafts[static_cast<std::size_t>(j - 1)];
       right = right && token == item.stream.token(position);
       accepted += j > 0 && right ? 1 : 0;
       tag = extend(tag, token);
@@ -223,7 +266,9 @@ class Device {
 
   void put_confidences(Results& results, std::size_t r, const State& state) const {
     const auto width = static_cast<std::size_t>(limits_.nextn);
-    std::copy_n(state.confidences.begin(), width, results.confidences.begin() + static_cast<std::ptrdiff_t>(r * width));
+    std::copy_n(
+        state.confidences.begin(), width, results.confidences.begin() + static_cast<std::ptrdiff_t>(r * width)
+    );
   }
 
   const Limits& limits_;

@@ -53,7 +53,9 @@ inline std::vector<std::int32_t> split_of(
 
 class DraftRules {
  public:
-  explicit DraftRules(const Limits& limits) : limits_(limits) { prior_.fill(static_cast<std::uint16_t>(limits.prior)); }
+  explicit DraftRules(const Limits& limits) : limits_(limits) {
+    prior_.fill(static_cast<std::uint16_t>(limits.prior));
+  }
 
   Costs costs;
   bool variable = false;
@@ -91,7 +93,8 @@ class DraftRules {
       );
       const auto worth = [&](std::int32_t tokens) {
         std::int64_t sum = 0;
-        for (std::int32_t i = 0; i < tokens - rows; ++i) sum += candidates[static_cast<std::size_t>(i)].survival;
+        for (std::int32_t i = 0; i < tokens - rows; ++i)
+          sum += candidates[static_cast<std::size_t>(i)].survival;
         return (rows + static_cast<double>(sum) / 65536) / costs.curve(limits_.graph_of(tokens));
       };
       const auto [best, gain] = best_total(rows, most, worth);

@@ -1,5 +1,5 @@
-// What happens to a group from outside, drawn from a seed before the run: each event has its own seed, so that a list
-// from which some were dropped means the same for the rest.
+// What happens to a group from outside, drawn from a seed before the run: each event has its own seed, so
+// that a list from which some were dropped means the same for the rest.
 #pragma once
 
 #include <algorithm>
@@ -32,16 +32,41 @@ enum class Kind : std::uint8_t {
   BadCall,
   Commit,
   Clone,
+  Again,
   Error
 };
 
 inline constexpr std::array kKindNames{
-    "add",           "add_burst",    "add_prompted", "fork",    "fork_storm", "finish",   "pause",  "pause_storm", "resume",
-    "begin_transfer", "end_transfer", "load_fails",   "pending", "costs",      "bad_call", "commit", "clone", "error"
+    "add",
+    "add_burst",
+    "add_prompted",
+    "fork",
+    "fork_storm",
+    "finish",
+    "pause",
+    "pause_storm",
+    "resume",
+    "begin_transfer",
+    "end_transfer",
+    "load_fails",
+    "pending",
+    "costs",
+    "bad_call",
+    "commit",
+    "clone",
+    "again",
+    "error"
 };
 
 // Where in a step it happens.
-enum class Edge : std::uint8_t { BeforeBegin, BetweenVotes, BeforeResolve, Scheduled, BeforeCommit, AfterCommit };
+enum class Edge : std::uint8_t {
+  BeforeBegin,
+  BetweenVotes,
+  BeforeResolve,
+  Scheduled,
+  BeforeCommit,
+  AfterCommit
+};
 inline constexpr std::int32_t kEdges = 6;
 
 struct Event {
@@ -53,18 +78,18 @@ struct Event {
 };
 
 inline std::string describe(const Event& event) {
-  return "step " + std::to_string(event.step) + " edge " + std::to_string(static_cast<int>(event.edge)) + " rank " +
-         std::to_string(event.rank) + " " + kKindNames[static_cast<std::size_t>(event.kind)] + " draw " +
-         std::to_string(event.draw);
+  return "step " + std::to_string(event.step) + " edge " + std::to_string(static_cast<int>(event.edge)) +
+         " rank " + std::to_string(event.rank) + " " + kKindNames[static_cast<std::size_t>(event.kind)] +
+         " draw " + std::to_string(event.draw);
 }
 
 // How one seed is run.
 struct Scenario {
   std::uint64_t seed = 0;
   std::int32_t ranks = 1;
-  bool zos = false;          // results one step late
-  bool late_flags = false;   // records are taken after the commits
-  bool permuted = false;     // ranks are called in another order each time
+  bool zos = false;              // results one step late
+  bool late_flags = false;       // records are taken after the commits
+  bool permuted = false;         // ranks are called in another order each time
   std::int32_t check_every = 1;  // invariants
   std::vector<Event> events;
 };
@@ -80,8 +105,11 @@ inline Scenario scenario_of(const Setup& setup, std::uint64_t seed) {
   scenario.permuted = random.one_in(2);
   scenario.check_every = random.one_in(2) ? 1 : 1 + random.below(8);
   std::array<std::int32_t, kKindNames.size()> weights{};
-  static constexpr std::array<std::int32_t, kKindNames.size()> kMost{12, 3, 10, 8, 2, 6, 4, 1, 5, 5, 5, 3, 2, 3, 4, 4, 2, 0};
-  for (std::size_t k = 0; k < weights.size(); ++k) weights[k] = random.one_in(2) ? random.below(kMost[k] + 1) : 0;
+  static constexpr std::array<std::int32_t, kKindNames.size()> kMost{
+      12, 3, 10, 8, 2, 6, 4, 1, 5, 5, 5, 3, 2, 3, 4, 4, 2, 6, 0
+  };
+  for (std::size_t k = 0; k < weights.size(); ++k)
+    weights[k] = random.one_in(2) ? random.below(kMost[k] + 1) : 0;
   weights[0] += 2 + random.below(6);
   const Limits& limits = setup.limits;
   const auto off = [&weights](Kind kind) { weights[static_cast<std::size_t>(kind)] = 0; };
@@ -114,8 +142,13 @@ inline Scenario scenario_of(const Setup& setup, std::uint64_t seed) {
   }
   // A rank is lost: the end of the run.
   if (random.one_in(25))
-    scenario.events.push_back({random.below(steps), static_cast<Edge>(random.below(kEdges)),
-                               random.below(scenario.ranks), Kind::Error, random.next()});
+    scenario.events.push_back(
+        {random.below(steps),
+         static_cast<Edge>(random.below(kEdges)),
+         random.below(scenario.ranks),
+         Kind::Error,
+         random.next()}
+    );
   std::ranges::stable_sort(scenario.events, [](const Event& a, const Event& b) {
     return a.step != b.step ? a.step < b.step : a.edge < b.edge;
   });

@@ -31,7 +31,9 @@ class Faults {
   void apply(const Event& event, bool voting) {
     Random random(event.draw);
     const auto live = [&] { return requests_.pick(random, Requests::is_live); };
-    const auto transfers = [&] { return requests_.pick(random, [](const Item& item) { return item.transfer; }); };
+    const auto transfers = [&] {
+      return requests_.pick(random, [](const Item& item) { return item.transfer; });
+    };
     switch (event.kind) {
       case Kind::Add:
         return requests_.add(random);
@@ -46,7 +48,9 @@ class Faults {
         for (std::int32_t n = 4; n > 0; --n) fork(random, limits_.max_num_seqs);
         return;
       case Kind::Finish:
-        return requests_.finish(random, random.one_in(4) ? requests_.pick(random, [](const Item&) { return true; }) : live());
+        return requests_.finish(
+            random, random.one_in(4) ? requests_.pick(random, [](const Item&) { return true; }) : live()
+        );
       case Kind::Pause:
         return requests_.set_paused(live(), true);
       case Kind::PauseStorm:
@@ -55,7 +59,9 @@ class Faults {
         }
         return;
       case Kind::Resume:
-        return requests_.set_paused(requests_.pick(random, [](const Item& item) { return item.paused; }), false);
+        return requests_.set_paused(
+            requests_.pick(random, [](const Item& item) { return item.paused; }), false
+        );
       case Kind::BeginTransfer:
         return requests_.begin_transfer(random);
       case Kind::EndTransfer:
@@ -83,6 +89,15 @@ class Faults {
       case Kind::Clone:
         rank_.engine = rank_.engine->clone();
         return;
+      case Kind::Again: {
+        // The id of one that decodes is used again at once, while its last row still runs.
+        Item* const item =
+            requests_.pick(random, [](const Item& i) { return i.where == Where::Running && !i.transfer; });
+        if (item == nullptr) return;
+        requests_.finish(random, item);
+        rank_.collect();
+        return requests_.add_again(random, *item);
+      }
       case Kind::Error:
         rank_.model.error = true;
         return rank_.engine->set_error("device lost at edge " + std::to_string(static_cast<int>(event.edge)));
@@ -109,7 +124,8 @@ class Faults {
     Random random(draw);
     std::vector<double> curve;
     double duration = 1;
-    for (std::size_t g = 0; g < limits_.graph_sizes.size(); ++g) curve.push_back(duration += random.below(100) / 64.0);
+    for (std::size_t g = 0; g < limits_.graph_sizes.size(); ++g)
+      curve.push_back(duration += random.below(100) / 64.0);
     curve.back() += 0.5;
     rank_.engine->set_cost_curve(curve);
     rank_.drafts.costs.set_curve(curve);
@@ -119,7 +135,9 @@ class Faults {
     if (!limits_.varlen) return;
     if (random.one_in(8)) return set_curve(random.next());
     for (std::int32_t n = random.below(60); n >= 0; --n) {
-      const std::int32_t graph = limits_.graph_sizes[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(limits_.graph_sizes.size())))];
+      const std::int32_t graph = limits_.graph_sizes[static_cast<std::size_t>(
+          random.below(static_cast<std::int32_t>(limits_.graph_sizes.size()))
+      )];
       const std::int32_t rows = random.below(std::min(graph, limits_.max_num_seqs) + 1);
       const double forward = random.below(1000) / 128.0;
       const double sampler = random.below(1000) / 512.0;

@@ -31,8 +31,7 @@ class GroupRule {
     if (flags != nullptr && (*flags)[kError] != 0) return Course::Error;
     if (limits_.type != EngineType::Normal) {
       if (flags == nullptr) return Course::Idle;
-      if ((*flags)[kWork] != 0)
-        return limits_.type == EngineType::Prompt ? Course::Prefill : Course::Decode;
+      if ((*flags)[kWork] != 0) return limits_.type == EngineType::Prompt ? Course::Prefill : Course::Decode;
       if ((*flags)[kUnfinished] == 0 && (*flags)[kPending] == 0) return Course::Done;
       return (*flags)[kPending] == 0 ? Course::Stalled : Course::Idle;
     }

@@ -1,5 +1,5 @@
-// What one rank's scheduler should know, written from the rules alone and without care for speed: requests, lists,
-// memory and frames. The world calls it in step with the engine and compares whatever can be seen.
+// What one rank's scheduler should know, written from the rules alone and without care for speed: requests,
+// lists, memory and frames. The world calls it in step with the engine and compares whatever can be seen.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ struct Item {
   std::vector<ImageSpan> spans;
   Where where = Where::Waiting;
   bool paused = false;
-  std::int32_t length = 0;  // tokens, committed
+  std::int32_t pauses = 0;        // how often it was paused
+  std::int32_t length = 0;        // tokens, committed
   std::int32_t first_output = 0;  // length when it came, or branched off
 
   // While it has a place, and while it drains.
@@ -125,8 +126,8 @@ class Model {
   Items waiting, incoming, partial, loading, prompted, running, draining;
   std::vector<Frame> frames;  // uncommitted, the oldest first
   Plan plan;
-  std::vector<std::uint64_t> ignored;   // since the last step was shown
-  std::vector<Item*> ended;             // since the last outcomes()
+  std::vector<std::uint64_t> ignored;  // since the last step was shown
+  std::vector<Item*> ended;            // since the last outcomes()
   std::vector<std::int32_t> pinned_blocks, pinned_slots;
   bool pending = false;
   bool error = false;
@@ -134,9 +135,7 @@ class Model {
   std::uint64_t last_decode = 0;
   std::uint64_t last_serial = 0;
 
-  std::int32_t live() const {
-    return static_cast<std::int32_t>(waiting.size() + incoming.size()) + places();
-  }
+  std::int32_t live() const { return static_cast<std::int32_t>(waiting.size() + incoming.size()) + places(); }
   // That count against max_num_seqs.
   std::int32_t places() const {
     return static_cast<std::int32_t>(partial.size() + loading.size() + prompted.size() + running.size());
@@ -157,7 +156,8 @@ class Model {
 
   bool prefill_admissible(const Item& item) const {
     const std::int64_t usable = limits.num_blocks - 1;
-    const bool over = std::int64_t{blocks.used()} * limits.usage_denominator > usable * limits.usage_numerator;
+    const bool over =
+        std::int64_t{blocks.used()} * limits.usage_denominator > usable * limits.usage_numerator;
     return !over && fits(item.length);
   }
 

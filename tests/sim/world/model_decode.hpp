@@ -15,7 +15,10 @@ namespace deepinfer::sim {
 class DecodeRules {
  public:
   DecodeRules(Model& model, DraftRules& drafts, std::int32_t agreed)
-      : model_(model), limits_(model.limits), drafts_(drafts), agreed_(limits_.padded ? agreed : limits_.max_total_q()) {}
+      : model_(model),
+        limits_(model.limits),
+        drafts_(drafts),
+        agreed_(limits_.padded ? agreed : limits_.max_total_q()) {}
 
   void schedule() {
     for (Item* item : model_.prompted) {
@@ -23,13 +26,16 @@ class DecodeRules {
       model_.running.push_back(item);
     }
     model_.prompted.clear();
-    std::ranges::stable_sort(model_.running, {}, [](const Item* item) { return item->length - item->prompt_length; });
+    std::ranges::stable_sort(model_.running, {}, [](const Item* item) {
+      return item->length - item->prompt_length;
+    });
     select();
     std::ranges::stable_sort(selected_, std::greater{}, [](const Item* item) { return item->length; });
     verify();
   }
 
-  // Blocks that an owner must have for each of the selected, in order of selection; the engine's ids are learned.
+  // Blocks that an owner must have for each of the selected, in order of selection; the engine's ids are
+  // learned.
   Items selected() const { return turns_; }
   Frame& frame() { return frame_; }
 
@@ -224,13 +230,18 @@ inline std::vector<CommittedRow> commit_oldest(Model& model, const Results& resu
       bool drafted = frame.kind == StepKind::Decode;
       if (frame.kind == StepKind::Prefill) {
         item.prompt_drafts.clear();
-        for (std::size_t k = 1; k < tokens.size() && tokens[k] >= 0; ++k) item.prompt_drafts.push_back(tokens[k]);
+        for (std::size_t k = 1; k < tokens.size() && tokens[k] >= 0; ++k)
+          item.prompt_drafts.push_back(tokens[k]);
         drafted = !item.prompt_drafts.empty();
       }
       if (drafted && !item.passed_over) {
         item.confidences[1] = item.confidences[0];
         const auto width = static_cast<std::size_t>(limits.nextn);
-        std::copy_n(results.confidences.begin() + static_cast<std::ptrdiff_t>(r * width), width, item.confidences[0].begin());
+        std::copy_n(
+            results.confidences.begin() + static_cast<std::ptrdiff_t>(r * width),
+            width,
+            item.confidences[0].begin()
+        );
         item.outputs = std::min(item.outputs + 1, 2);
       }
     }

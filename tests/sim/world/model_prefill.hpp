@@ -85,7 +85,9 @@ class PrefillRules {
 
   bool legal(const Item& item, std::int32_t start, std::int32_t end) const {
     if (limits_.cp > 1 && (end - start) % (2 * limits_.cp) != 0) return false;
-    return std::ranges::none_of(item.spans, [end](const ImageSpan& s) { return s.start < end && end < s.end; });
+    return std::ranges::none_of(item.spans, [end](const ImageSpan& s) {
+      return s.start < end && end < s.end;
+    });
   }
 
   std::int32_t chunk(const Item& item, std::int32_t start, std::int32_t length) const {

@@ -34,7 +34,10 @@ inline void compare_modes(const Setup& setup, Scenario scenario, Tally& tally) {
   require_equal(left.size(), right.size(), "I17: requests of late and prompt results");
   for (std::size_t i = 0; i < left.size(); ++i) {
     if (std::max(left[i].reason, right[i].reason) > 2) continue;  // one of them was preempted
-    require(left[i].reason == right[i].reason && left[i].text == right[i].text, "I17: late and prompt results differ");
+    require(
+        left[i].reason == right[i].reason && left[i].text == right[i].text,
+        "I17: late and prompt results differ"
+    );
   }
 }
 

@@ -1,4 +1,5 @@
-// What the simulation knows of a pool of ids. It predicts how many are taken; which ones it learns from the engine.
+// What the simulation knows of a pool of ids. It predicts how many are taken; which ones it learns from the
+// engine.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +38,9 @@ class Pool {
 
   std::int32_t references(std::int32_t id) const { return id == kUnknown ? 1 : references_[at(id)]; }
   // Releasing a reference makes it free.
-  bool last(std::int32_t id) const { return id != kUnknown && references_[at(id)] == 1 && pins_[at(id)] == 0; }
+  bool last(std::int32_t id) const {
+    return id != kUnknown && references_[at(id)] == 1 && pins_[at(id)] == 0;
+  }
 
   void share(std::int32_t id) { ++references_[at(id)]; }
   void release(std::int32_t id) {
@@ -52,7 +55,9 @@ class Pool {
 
  private:
   static std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
-  std::int32_t unused(std::int32_t id) const { return references_[at(id)] == 0 && pins_[at(id)] == 0 ? 1 : 0; }
+  std::int32_t unused(std::int32_t id) const {
+    return references_[at(id)] == 0 && pins_[at(id)] == 0 ? 1 : 0;
+  }
 
   const char* what_;
   std::vector<std::int32_t> references_;

@@ -85,12 +85,15 @@ class Rank {
   // Of this step: whose prompt token could be scheduled, null if nobody's; a prompt step was tried.
   const Item* wanted() const { return wanted_; }
   bool attempted() const { return attempted_; }
+  bool scheduled() const { return scheduled_; }
 
   Record first_ballot() const {
     const Record is = engine->vote();
-    static constexpr const char* kRules[] = {"B16: want",      "B16: decline", "I20: unfinished",
-                                             "I21: decodable", "B13: pending", "I1: error"};
-    for (std::size_t i = 0; i < is.size(); ++i) require_equal(is[i], ballot_[i], kRules[i], "voted in round 1");
+    static constexpr const char* kRules[] = {
+        "B16: want", "B16: decline", "I20: unfinished", "I21: decodable", "B13: pending", "I1: error"
+    };
+    for (std::size_t i = 0; i < is.size(); ++i)
+      require_equal(is[i], ballot_[i], kRules[i], "voted in round 1");
     return is;
   }
 
@@ -126,13 +129,15 @@ class Rank {
       model.plan.slot_copies[i].second = rules.copying_slot[i]->slot;
     for (std::size_t i = 0; i < rules.copying_block.size(); ++i) {
       const Item& item = *rules.copying_block[i];
-      model.plan.block_copies[i].second = item.blocks[static_cast<std::size_t>((item.length - 1) / limits.block_size)];
+      model.plan.block_copies[i].second =
+          item.blocks[static_cast<std::size_t>((item.length - 1) / limits.block_size)];
     }
     frame_ = rules.frame();
     refresh();
     model.last_decode = model.next_step;
     tally_.preemptions += static_cast<std::int64_t>(model.plan.preempted.size());
-    tally_.copies += static_cast<std::int64_t>(model.plan.block_copies.size() + model.plan.slot_copies.size());
+    tally_.copies +=
+        static_cast<std::int64_t>(model.plan.block_copies.size() + model.plan.slot_copies.size());
     tally_.provisional += model.plan.provisional ? 1 : 0;
   }
 
@@ -156,7 +161,11 @@ class Rank {
     check.lists();
     check.step();
     for (std::size_t r = 0; r < model.plan.rows.size(); ++r)
-      mix(view.ids[r], view.q_len[r], view.k_len[r], view.slot[r], view.block_table.data[r * view.block_table.columns]);
+      mix(view.ids[r],
+          view.q_len[r],
+          view.k_len[r],
+          view.slot[r],
+          view.block_table.data[r * view.block_table.columns]);
     mix(view.total_q, view.graph);
   }
 
@@ -164,7 +173,9 @@ class Rank {
     model.publish();
     const StepView view = engine->step();
     ViewCheck(limits, view, model.plan).lists();
-    require(view.kind == StepKind::None && view.num_rows == 0, "I2: an action without a step shows", view.num_rows);
+    require(
+        view.kind == StepKind::None && view.num_rows == 0, "I2: an action without a step shows", view.num_rows
+    );
   }
 
   void execute() {
@@ -271,7 +282,8 @@ class Rank {
   ) const {
     const auto width = static_cast<std::size_t>(limits.nextn);
     std::vector<std::uint16_t> flat;
-    for (const Confidences& row : confidences) flat.insert(flat.end(), row.begin(), row.begin() + limits.nextn);
+    for (const Confidences& row : confidences)
+      flat.insert(flat.end(), row.begin(), row.begin() + limits.nextn);
     const auto is = engine->split(caps, {flat.data(), caps.size(), width}, total);
     require(is == should_be, "R1: the split of", total, "tokens differs");
   }

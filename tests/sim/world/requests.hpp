@@ -27,7 +27,18 @@ class Ids {
 
 class Requests {
  public:
-  Requests(Rank& rank, Ids ids, std::uint64_t seed) : rank_(rank), limits_(rank.limits), ids_(ids), seed_(seed) {}
+  Requests(Rank& rank, Ids ids, std::uint64_t seed)
+      : rank_(rank), limits_(rank.limits), ids_(ids), seed_(seed) {}
+
+  // A new request with the id of one that has ended and whose blocks came back.
+  void add_again(Random& random, Item& old) {
+    again_ = &old;
+    if (limits_.prefills()) {
+      add(random);
+    } else {
+      add_prompted(random);
+    }
+  }
 
   void add(Random& random) {
     auto item = std::make_unique<Item>();
@@ -38,7 +49,11 @@ class Requests {
     const std::uint64_t before = rank_.engine->fingerprint();
     const bool taken = accepted([&] {
       rank_.engine->add(
-          {item->id, item->stream.tokens(item->prompt_length), limits_of(*item), item->checkpoints, item->spans}
+          {item->id,
+           item->stream.tokens(item->prompt_length),
+           limits_of(*item),
+           item->checkpoints,
+           item->spans}
       );
     });
     require_equal(taken, legal, "I19: add of request with images", item->id);
@@ -83,7 +98,9 @@ class Requests {
       item->finished = true;
       rank_.model.end(*item, reason);
     } else {
-      require_equal(rank_.engine->fingerprint(), before, "I20: the end of a request that has ended changes the state");
+      require_equal(
+          rank_.engine->fingerprint(), before, "I20: the end of a request that has ended changes the state"
+      );
     }
   }
 
@@ -94,12 +111,14 @@ class Requests {
     } else {
       rank_.engine->resume(item->id);
     }
+    item->pauses += paused ? 1 : 0;
     item->paused = paused;
   }
 
   void begin_transfer(Random& random) {
     Item* const item = pick(random, [](const Item& i) {
-      return i.where != Where::Waiting && i.where != Where::Incoming && i.where != Where::Ended && !i.transfer;
+      return i.where != Where::Waiting && i.where != Where::Incoming && i.where != Where::Ended &&
+             !i.transfer;
     });
     if (item == nullptr) return;
     rank_.engine->begin_transfer(item->id);
@@ -127,7 +146,9 @@ class Requests {
     for (auto item = items.rbegin(); item != items.rend() && found.size() < 12; ++item) {
       if (qualifies(**item)) found.push_back(item->get());
     }
-    return found.empty() ? nullptr : found[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(found.size())))];
+    return found.empty()
+               ? nullptr
+               : found[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(found.size())))];
   }
 
   std::uint64_t new_id() { return ids_.take(); }
@@ -182,12 +203,15 @@ class Requests {
 
   // A new one, or that of a request whose end was told and whose blocks came back.
   std::uint64_t draw_id(Random random) {
-    Item* const old = random.one_in(8) ? pick(random, [](const Item& i) { return i.told && !i.transfer; }) : nullptr;
+    Item* old = std::exchange(again_, nullptr);
+    if (old == nullptr && random.one_in(8))
+      old = pick(random, [](const Item& item) { return item.told && !item.transfer; });
     return old == nullptr ? ids_.take() : std::exchange(old->id, ids_.take());
   }
 
   static void draw_checkpoints(Item& item, Random& random) {
-    for (std::int32_t p = 1 + random.below(8); p < item.prompt_length; p += 1 + random.below(12)) item.checkpoints.push_back(p);
+    for (std::int32_t p = 1 + random.below(8); p < item.prompt_length; p += 1 + random.below(12))
+      item.checkpoints.push_back(p);
   }
 
   void draw_spans(Item& item, Random& random) const {
@@ -203,6 +227,7 @@ class Requests {
   const Limits& limits_;
   Ids ids_;
   std::uint64_t seed_;
+  Item* again_ = nullptr;  // whose id the next request takes
 };
 
 }  // namespace deepinfer::sim

@@ -1,5 +1,5 @@
-// The modelled language: which token follows a prefix. It is a pure function of the branch and the tokens before, so
-// no schedule may change what a request says.
+// The modelled language: which token follows a prefix. It is a pure function of the branch and the tokens
+// before, so no schedule may change what a request says.
 #pragma once
 
 #include <cstddef>

@@ -31,13 +31,19 @@ class ViewCheck {
     require(view_.kind == plan_.kind, "I2: the kind of the step");
     std::vector<std::uint64_t> ids;
     for (const PlannedRow& row : plan_.rows) ids.push_back(row.id);
-    compare_ids(view_.ids.first(static_cast<std::size_t>(view_.num_rows)), ids, prefill ? "I19: rows" : "I13: rows");
+    compare_ids(
+        view_.ids.first(static_cast<std::size_t>(view_.num_rows)), ids, prefill ? "I19: rows" : "I13: rows"
+    );
     for (std::size_t r = 0; r < plan_.rows.size(); ++r) row(r, prefill ? "I19:" : "I14:");
     require_equal(view_.total_q, plan_.total, prefill ? "I19: prompt tokens" : "I14: total_q");
     pairs(view_.clone_blocks, plan_.block_copies, "I11: clone_blocks");
     pairs(view_.clone_states, plan_.slot_copies, "I12: clone_states");
-    require(std::ranges::equal(view_.zero_states, plan_.zeroed), "B32: zero_states differ in", view_.zero_states.size(),
-            "entries");
+    require(
+        std::ranges::equal(view_.zero_states, plan_.zeroed),
+        "B32: zero_states differ in",
+        view_.zero_states.size(),
+        "entries"
+    );
     require_equal(view_.graph, plan_.graph, "I14: graph of", plan_.total, "tokens");
     require_equal(view_.provisional, plan_.provisional ? 1 : 0, "R2: provisional");
     limits();
@@ -59,12 +65,23 @@ class ViewCheck {
   }
 
   static void pairs(
-      const Matrix<std::int32_t>& is, const std::vector<std::pair<std::int32_t, std::int32_t>>& should_be, const char* what
+      const Matrix<std::int32_t>& is, const std::vector<std::pair<std::int32_t, std::int32_t>>& should_be,
+      const char* what
   ) {
     require_equal(is.rows, should_be.size(), what);
     for (std::size_t i = 0; i < is.rows; ++i)
-      require(is.data[2 * i] == should_be[i].first && is.data[2 * i + 1] == should_be[i].second, what, "copies",
-              is.data[2 * i], "to", is.data[2 * i + 1], "not", should_be[i].first, "to", should_be[i].second);
+      require(
+          is.data[2 * i] == should_be[i].first && is.data[2 * i + 1] == should_be[i].second,
+          what,
+          "copies",
+          is.data[2 * i],
+          "to",
+          is.data[2 * i + 1],
+          "not",
+          should_be[i].first,
+          "to",
+          should_be[i].second
+      );
   }
 
   void row(std::size_t r, const char* rule) const {
@@ -101,11 +118,21 @@ class ViewCheck {
       return;
     }
     const std::size_t graph = limits_.graph_of(view_.total_q);
-    require(limits_.padded ? view_.graph >= limits_.graph_sizes[graph] : view_.graph == limits_.graph_sizes[graph],
-            "I14: graph", view_.graph, "for", view_.total_q);
+    require(
+        limits_.padded ? view_.graph >= limits_.graph_sizes[graph]
+                       : view_.graph == limits_.graph_sizes[graph],
+        "I14: graph",
+        view_.graph,
+        "for",
+        view_.total_q
+    );
     require_equal(view_.input_ids.size(), static_cast<std::size_t>(view_.graph), "B24: tokens of the graph");
-    require_equal(view_.ids.size(), static_cast<std::size_t>(limits_.graph_rows[limits_.graph_of(view_.graph)]),
-                  "B18: rows of graph", view_.graph);
+    require_equal(
+        view_.ids.size(),
+        static_cast<std::size_t>(limits_.graph_rows[limits_.graph_of(view_.graph)]),
+        "B18: rows of graph",
+        view_.graph
+    );
   }
 
   void tokens() const {
@@ -117,8 +144,14 @@ class ViewCheck {
         require(t < view_.input_ids.size(), "I14: q_len exceeds the tokens", t);
         require_equal(view_.positions[t], position, "I14: position of token", t);
         require_equal(view_.row_of_token[t], static_cast<std::int32_t>(r), "I14: row of token", t);
-        require_equal(view_.input_ids[t], real ? expected_id(plan_.rows[r], position) : 0, "B3: input id of token", t,
-                      "of request", view_.ids[r]);
+        require_equal(
+            view_.input_ids[t],
+            real ? expected_id(plan_.rows[r], position) : 0,
+            "B3: input id of token",
+            t,
+            "of request",
+            view_.ids[r]
+        );
       }
     }
     require_equal(t, view_.input_ids.size(), "I14: tokens of all rows");
@@ -132,8 +165,9 @@ class ViewCheck {
 
   void padding() const {
     for (auto r = static_cast<std::size_t>(view_.num_rows); r < view_.ids.size(); ++r) {
-      const bool neutral = view_.ids[r] == 0 && view_.slot[r] == 0 && view_.remap[r] == -1 && view_.samples[r] == 0 &&
-                           view_.k_len[r] == view_.q_len[r] && view_.q_len[r] <= limits_.max_q;
+      const bool neutral = view_.ids[r] == 0 && view_.slot[r] == 0 && view_.remap[r] == -1 &&
+                           view_.samples[r] == 0 && view_.k_len[r] == view_.q_len[r] &&
+                           view_.q_len[r] <= limits_.max_q;
       require(neutral, "B24: padding row", r, "is of request", view_.ids[r], "slot", view_.slot[r]);
       const std::int32_t* const table = view_.block_table.data + r * view_.block_table.columns;
       for (std::size_t i = 0; i < view_.block_table.columns; ++i)

@@ -1,4 +1,5 @@
-// A group of ranks in one thread: their steps, the events between the calls, and what must hold for the group.
+// A group of ranks in one thread: their steps, the events between the calls, and what must hold for the
+// group.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,6 @@ class World {
     order_.resize(ranks());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     waits_.resize(ranks());
-    heads_.resize(ranks());
   }
 
   // Until everything has ended. Returns the hash of all that was decided.
@@ -39,7 +39,8 @@ class World {
     while (next_ < scenario_.events.size() && !failed_) step();
     std::int64_t left = 400;
     for (const auto& rank : ranks_) {
-      for (const auto& item : rank->model.items) left += Requests::is_live(*item) ? 60 * limits_.max_model_len : 0;
+      for (const auto& item : rank->model.items)
+        left += Requests::is_live(*item) ? 60 * limits_.max_model_len : 0;
     }
     while (!failed_) {
       settle();
@@ -65,7 +66,8 @@ class World {
   std::vector<Outcome> outcomes() const {
     std::vector<Outcome> result;
     for (const auto& rank : ranks_) {
-      for (const auto& item : rank->model.items) result.push_back({item->reason, item->stream.prefix(item->length)});
+      for (const auto& item : rank->model.items)
+        result.push_back({item->reason, item->stream.prefix(item->length)});
     }
     return result;
   }
@@ -82,7 +84,9 @@ class World {
     if (scenario_.permuted) {
       Random random(hash(scenario_.seed, step_, ++shuffles_));
       for (std::size_t i = ranks() - 1; i > 0; --i)
-        std::swap(order_[i], order_[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(i + 1)))]);
+        std::swap(
+            order_[i], order_[static_cast<std::size_t>(random.below(static_cast<std::int32_t>(i + 1)))]
+        );
     }
     for (const std::size_t r : order_) {
       current_ = r;
@@ -94,7 +98,8 @@ class World {
     edge(Edge::BeforeBegin);
     if (scenario_.late_flags && has_flags_) flags_ = ranks_[0]->flags();
     each([](std::size_t, Rank& rank) {
-      while (rank.results.size() > 1 || (!rank.results.empty() && rank.model.frames[0].kind == StepKind::Prefill))
+      while (rank.results.size() > 1 ||
+             (!rank.results.empty() && rank.model.frames[0].kind == StepKind::Prefill))
         rank.commit();
     });
     const Record* const flags = has_flags_ ? &flags_ : nullptr;
@@ -137,12 +142,28 @@ class World {
   void expect(const Rank& rank, Action is, Action should_be, const char* what) const {
     if (is == should_be) return;
     const char* rule = rule_.point == Point::Any ? "I4:" : rule_.point == Point::All ? "I3:" : "I2:";
-    violate(rule, what, "of rank", current_, "gives action", static_cast<int>(is), "should be",
-            static_cast<int>(should_be), "at c", rule_.before, "b", rule_.b, rank.engine->fail_reason());
+    violate(
+        rule,
+        what,
+        "of rank",
+        current_,
+        "gives action",
+        static_cast<int>(is),
+        "should be",
+        static_cast<int>(should_be),
+        "at c",
+        rule_.before,
+        "b",
+        rule_.b,
+        rank.engine->fail_reason()
+    );
   }
 
   Course vote(std::int32_t agreed) {
-    require(!idled_ || events_ > events_at_vote_ || pending_at_idle_, "I5: a vote follows a vote, and nothing happened");
+    require(
+        !idled_ || events_ > events_at_vote_ || pending_at_idle_,
+        "I5: a vote follows a vote, and nothing happened"
+    );
     events_at_vote_ = events_;
     each([&](std::size_t r, Rank& rank) { meeting_.put(r, "round 1", 6, rank.first_ballot()); });
     Record reduced = meeting_.complete();
@@ -179,10 +200,16 @@ class World {
     each([&](std::size_t r, Rank& rank) {
       if (forward) {
         rank.publish();
-        require_equal(rank.engine->decision().decode_counter, counter(), "I7: decode steps on rank", r);
-        const Record shape{static_cast<std::int32_t>(course), limits_.padded ? rank.model.plan.graph : 0, 0, 0, 0, 0};
-        meeting_.put(r, course == Course::Prefill ? "prefill forward" : "decode forward",
-                     static_cast<std::size_t>(shape[1]), shape);
+        check_decision(rank, r);
+        const Record shape{
+            static_cast<std::int32_t>(course), limits_.padded ? rank.model.plan.graph : 0, 0, 0, 0, 0
+        };
+        meeting_.put(
+            r,
+            course == Course::Prefill ? "prefill forward" : "decode forward",
+            static_cast<std::size_t>(shape[1]),
+            shape
+        );
       } else {
         rank.without_step();
         rank.collect();
@@ -210,7 +237,18 @@ class World {
     edge(Edge::AfterCommit);
   }
 
-  std::int64_t counter() const { return limits_.type == EngineType::Normal ? rule_.before : 0; }
+  // How the step came about, as the engine tells it.
+  void check_decision(const Rank& rank, std::size_t r) const {
+    const Decision is = rank.engine->decision();
+    const bool votes = limits_.type == EngineType::Normal;
+    const bool voted = votes && rule_.point != Point::None;
+    const bool tried = voted && rule_.go != 0;
+    require_equal(is.decode_counter, votes ? rule_.before : 0, "I7: decode steps on rank", r);
+    require(is.point == (votes ? rule_.point : Point::None), "I3: the kind of the point on rank", r);
+    require_equal(is.want, voted ? int{rank.wanted() != nullptr} : -1, "I3: want told on rank", r);
+    require_equal(is.go, voted ? rule_.go : -1, "I3: go told on rank", r);
+    require_equal(is.scheduled, tried ? int{rank.scheduled()} : -1, "I3: scheduled told on rank", r);
+  }
 
   // Liveness of a group under way.
   void progress(Course course, bool idle) {
@@ -221,12 +259,13 @@ class World {
       wanted = wanted || rank.wanted() != nullptr;
       empty = empty && rank.model.plan.rows.empty();
       const Item* const head = rank.wanted();
-      const bool same = head != nullptr && head == heads_[r];
-      heads_[r] = head;
+      Wait& wait = waits_[r];
+      const std::int32_t pauses = head == nullptr ? 0 : head->pauses;
+      if (wait.head != head || wait.pauses != pauses) wait = {head, pauses, 0};
       const bool waits = head != nullptr && course != Course::Prefill && !rank.attempted();
-      waits_[r] = waits ? (same ? waits_[r] : 0) + 1 : 0;
+      wait.steps = waits ? wait.steps + 1 : 0;
       const std::int32_t most = limits_.type == EngineType::Prompt ? 2 : limits_.any_interval;
-      require(waits_[r] <= most, "I6: an admissible head waits for", waits_[r], "steps on rank", r);
+      require(wait.steps <= most, "I6: an admissible head waits for", wait.steps, "steps on rank", r);
     }
     dummies_ = course == Course::Decode && empty && wanted && idle ? dummies_ + 1 : 0;
     require(dummies_ <= 2, "I21: dummy forwards in a row while work waits:", dummies_);
@@ -295,6 +334,13 @@ class World {
     require_equal(item.length, length, "I17: the length of request", item.id);
   }
 
+  // How long the first that could be prefilled has waited, not counting what was before it was last paused.
+  struct Wait {
+    const Item* head = nullptr;
+    std::int32_t pauses = 0;
+    std::int32_t steps = 0;
+  };
+
   const Scenario& scenario_;
   const Limits& limits_;
   Tally& tally_;
@@ -303,8 +349,7 @@ class World {
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::vector<Faults> faults_;
   std::vector<std::size_t> order_;
-  std::vector<const Item*> heads_;  // the first that could be prefilled, per rank
-  std::vector<std::int32_t> waits_;  // steps that an admissible head has waited, per rank
+  std::vector<Wait> waits_;
   std::uint64_t shuffles_ = 0;
   std::size_t current_ = 0;  // the rank whose turn it is
   std::size_t next_ = 0;     // event
