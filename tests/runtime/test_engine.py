@@ -55,7 +55,7 @@ class ScriptedCore:
         empty = np.empty(0, np.int32)
         return SimpleNamespace(
             step_id=7, kind=Action.DECODE, num_rows=len(self.ids), total_q=len(self.ids), graph=8,
-            ids=np.array(self.ids, np.uint64), preempted=empty,
+            ids=np.array(self.ids, np.uint64), preempted=empty, samples=np.ones(len(self.ids), np.int32),
             clone_blocks=empty, clone_states=empty, zero_states=empty,
         )  # fmt: skip
 
@@ -116,6 +116,7 @@ def engine_with(core: ScriptedCore, kind: type[LLMEngine] = LLMEngine) -> LLMEng
         eos_token_id=EOS,
         capacity=Capacity(10, 4),
         reducer=LocalReducer(),
+        votes=True,
         clock=lambda: 5.0,
     )
 

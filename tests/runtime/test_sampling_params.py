@@ -51,7 +51,6 @@ OUT_OF_RANGE = [
     ("output_kind", 2),
 ]
 UNSUPPORTED: list[tuple[str, Any]] = [
-    ("n", 2),
     ("presence_penalty", 0.5),
     ("frequency_penalty", 0.5),
     ("repetition_penalty", 1.1),
@@ -77,7 +76,7 @@ UNSUPPORTED: list[tuple[str, Any]] = [
 ]
 SUPPORTED = {
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens",
-    "min_tokens",
+    "min_tokens", "n",
     "logprobs", "detokenize", "skip_special_tokens", "include_stop_str_in_output", "output_kind", "seq_seed",
 }  # fmt: skip
 

@@ -26,5 +26,8 @@ compile allocations "allocations"
 "$build/allocations"
 compile threads "threads" -fsanitize=thread -pthread
 "$build/threads"
+compile verification_driver "verification_driver" -fsanitize=address,undefined -fno-sanitize-recover=all \
+  -D_GLIBCXX_ASSERTIONS
+"$build/verification_driver" 1000
 compile simulation "engines simulation" -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS
 "$build/simulation" --seconds "${1:-12}" --seeds "${2:-0}" 1000000
