@@ -55,6 +55,8 @@ class Rank {
   Device device;
   std::vector<Results> results;  // of uncommitted steps
   std::uint64_t trace = 0;
+  bool scheduled_ahead =
+      false;  // a step is scheduled that the device has not run: tables are ahead of its memory
 
   // This rank's part of both records, as of now.
   Record flags() const {
@@ -107,6 +109,7 @@ class Rank {
 
   // The engine has scheduled a prompt step, tentatively or not.
   void attempt() {
+    scheduled_ahead = true;
     PrefillRules rules(model);
     scheduled_ = rules.schedule();
     attempted_ = true;
@@ -119,6 +122,7 @@ class Rank {
   }
 
   void decode(std::int32_t agreed) {
+    scheduled_ahead = true;
     const std::vector<std::uint64_t> loads = model.plan.loads;
     model.plan.clear();
     model.plan.loads = loads;
@@ -170,6 +174,7 @@ class Rank {
   }
 
   void without_step() {
+    scheduled_ahead = false;
     model.publish();
     const StepView view = engine->step();
     ViewCheck(limits, view, model.plan).lists();
@@ -179,6 +184,7 @@ class Rank {
   }
 
   void execute() {
+    scheduled_ahead = false;
     const std::uint64_t step_id = model.frames.back().step_id;
     results.push_back(device.execute(model.plan, step_id, model.blocks, [this](auto&... arguments) {
       check_split(arguments...);

@@ -129,7 +129,7 @@ class Requests {
     if (item == nullptr) return;
     if (item->load) {
       rank_.device.load(*item);
-    } else {
+    } else if (!rank_.scheduled_ahead) {
       rank_.device.check_transfer(*item);
     }
     rank_.engine->end_transfer(item->id);

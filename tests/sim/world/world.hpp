@@ -75,8 +75,11 @@ class World {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(scenario_.ranks); }
 
+  // A request has not ended, or an error was not told yet.
   bool alive() const {
-    return std::ranges::any_of(ranks_, [](const auto& rank) { return rank->model.live() > 0; });
+    return std::ranges::any_of(ranks_, [](const auto& rank) {
+      return rank->model.live() > 0 || rank->model.error;
+    });
   }
 
   template <class Call>
