@@ -5,7 +5,7 @@ set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-count=${1:-2400}
+count=${1:-2500}
 first=${2:-0}
 
 compile() {

@@ -1,10 +1,10 @@
 // Groups of schedulers in one thread, with everything around them modelled: requests, devices, faults. Each
 // seed is a run that can be repeated bit for bit.
 //
-//   simulation [--only NAME] [--seeds FIRST COUNT] [--seconds S] [--replay SEED] [--list]
+//   simulation [--only NAME] [--seeds FIRST COUNT] [--seconds S] [--steps N] [--replay SEED] [--list]
 //
-// Without --seconds the seeds run once on every engine. A broken rule ends the program with status 1, after
-// the events that lead to it were reduced to few.
+// Each seed runs once on every engine, until the seeds, the seconds or the rank-steps are spent. A broken
+// rule ends the program with status 1, after the events that lead to it were reduced to few.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,8 @@ struct Options {
   std::string only;
   std::uint64_t first = 0;
   std::uint64_t count = 100;
-  double seconds = 0;  // 0: no limit
+  double seconds = 0;      // 0: no limit
+  std::int64_t steps = 0;  // of all ranks; 0: no limit
   bool replay = false;
   bool list = false;
 };
@@ -46,6 +47,8 @@ Options parse(int argc, char** argv) {
       options.count = std::strtoull(value(), nullptr, 10);
     } else if (words[i] == "--seconds") {
       options.seconds = std::atof(value());
+    } else if (words[i] == "--steps") {
+      options.steps = std::atoll(value());
     } else if (words[i] == "--replay") {
       options.replay = true;
       options.first = std::strtoull(value(), nullptr, 10);
@@ -120,7 +123,11 @@ int main(int argc, char** argv) {
     std::printf("parts: %s\n", fault.what());
     return 1;
   }
-  for (; seeds < options.count && (options.seconds == 0 || elapsed() < options.seconds); ++seeds) {
+  const auto spent = [&] {
+    return (options.seconds > 0 && elapsed() >= options.seconds) ||
+           (options.steps > 0 && tally.rank_steps >= options.steps);
+  };
+  for (; seeds < options.count && !spent(); ++seeds) {
     for (const Setup& setup : chosen) {
       try {
         run(setup, options.first + seeds, options.replay, tally);
