@@ -276,6 +276,7 @@ _MEMORY = (
     "one rank holds every table and every expert once; tests/codegen/derive/test_released.py: test_engram_placement"
 )
 SHOWN_ELSEWHERE = {
+    "engine.type": "tests/runtime/test_prompt_engine.py test_one_token_for_each_request",
     "engine.name": _RENDERED,
     "model": "tests/runtime/model/test_weights.py: a checkpoint of another shape is refused",
     "hardware": "tests/runtime/test_mechanisms.py: hardware.backend",

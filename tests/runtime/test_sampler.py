@@ -26,7 +26,7 @@ def kernel(rows: int) -> KernelConfig:
 
 
 def request(number: int, params: SamplingParams, seed: int = 0) -> Request:
-    made = Request(number, None, [1, 2, 3], params, seed, None)
+    made = Request(number, None, [1, 2, 3], params, seed, None, id=number)
     made.barred_ids = (0, *(params.stop_token_ids or ()))
     return made
 
