@@ -1,4 +1,5 @@
-// Visits every state that a world can reach, breadth first, so that what breaks a rule is told by a shortest way.
+// Visits every state that a world can reach, breadth first, so that what breaks a rule is told by a shortest
+// way.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,10 @@
 
 namespace votecheck {
 
-// Two worlds of one key must behave alike, or the scheduler's fingerprint misses something that decides. Whenever a move
-// leads to a known key, the checker's own knowledge of both worlds must be the same; and one in `kSample` is expanded
-// too: its moves, what they show and the keys that they lead to must be those of the first.
+// Two worlds of one key must behave alike, or the scheduler's fingerprint misses something that decides.
+// Whenever a move leads to a known key, the checker's own knowledge of both worlds must be the same; and one
+// in `kSample` is expanded too: its moves, what they show and the keys that they lead to must be those of the
+// first.
 template <class WorldType>
 class Explorer {
  public:
@@ -43,7 +45,8 @@ class Explorer {
 
   std::string trace() const {
     std::vector<Move> moves{failing_};
-    for (std::size_t i = at_; nodes_[i].parent != kNone; i = nodes_[i].parent) moves.push_back(nodes_[i].move);
+    for (std::size_t i = at_; nodes_[i].parent != kNone; i = nodes_[i].parent)
+      moves.push_back(nodes_[i].move);
     std::string text;
     for (auto move = moves.rbegin(); move != moves.rend(); ++move) text += "  " + text_of(*move) + "\n";
     return text;
@@ -55,9 +58,9 @@ class Explorer {
   struct Node {
     std::size_t parent = kNone;
     Move move;
-    std::size_t next = kNone;     // where proceeding leads
+    std::size_t next = kNone;  // where proceeding leads
     std::uint64_t known = 0;
-    std::uint64_t future = 0;     // digest of all moves, what they show and where they lead
+    std::uint64_t future = 0;  // digest of all moves, what they show and where they lead
     bool expanded = false;
     bool at_rest = false;
   };
@@ -127,7 +130,8 @@ class Explorer {
     future.add(next.key().low());
   }
 
-  // When nothing happens outside, every state comes to rest: no lasso in the successor relation of proceeding.
+  // When nothing happens outside, every state comes to rest: no lasso in the successor relation of
+  // proceeding.
   void check_progress() {
     constexpr std::size_t kUnknown = 0;
     constexpr std::size_t kFine = ~std::size_t{0};

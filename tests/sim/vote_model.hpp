@@ -1,5 +1,6 @@
-// What the checker knows about one rank: its requests, the prefill step that it must schedule, and the rows whose
-// results are out. Written from docs/scheduler.md sections 4 to 9, for requests without images and checkpoints.
+// What the checker knows about one rank: its requests, the prefill step that it must schedule, and the rows
+// whose results are out. Written from docs/scheduler.md sections 4 to 9, for requests without images and
+// checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +51,7 @@ class RankModel {
   std::vector<Asked> queue;   // waits, front first
   std::vector<Asked> placed;  // in order of admission
   std::deque<Flight> flights;
-  std::vector<Row> planned;                            // the prefill step that is being voted on
+  std::vector<Row> planned;                             // the prefill step that is being voted on
   std::vector<std::pair<std::uint64_t, Reason>> ended;  // not handed out yet
   std::vector<std::uint64_t> ignored;                   // ended while they waited, not shown by a step yet
   bool pending = false;
@@ -61,9 +62,7 @@ class RankModel {
     return std::ranges::any_of(queue, same) || std::ranges::any_of(placed, same);
   }
   // Whoever is left came too late for this step.
-  bool only_late() const {
-    return std::ranges::all_of(queue, &Asked::late) && placed.empty();
-  }
+  bool only_late() const { return std::ranges::all_of(queue, &Asked::late) && placed.empty(); }
   std::size_t live_count() const { return queue.size() + placed.size(); }
 
   Local local(const Pools& pools) const {
@@ -178,7 +177,8 @@ class RankModel {
     digest.add(error);
   }
 
-  // What only the checks read, and the step that is being voted on: a fingerprint knows a step once it is published.
+  // What only the checks read, and the step that is being voted on: a fingerprint knows a step once it is
+  // published.
   void mix_notes_into(Digest& digest) const {
     mix_rows(digest, planned);
     digest.add(ignored.size());

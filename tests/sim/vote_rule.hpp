@@ -1,5 +1,5 @@
-// What a group of NORMAL ranks must decide, written from docs/scheduler.md section 3 and apart from the code under
-// test: the checker compares every decision with it.
+// What a group of NORMAL ranks must decide, written from docs/scheduler.md section 3 and apart from the code
+// under test: the checker compares every decision with it.
 #pragma once
 
 #include <algorithm>
