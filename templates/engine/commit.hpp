@@ -1,6 +1,7 @@
 // Results of the oldest uncommitted step: tokens become output, and requests end by id or by length.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ class Commit {
       emitted_[r] = 0;
       reasons_[r] = 0;
       if (is_live(state, frame.rows[r])) {
+        learn(state.sequences[frame.rows[r].place], frame.kind, results, r);
         emit(state, frame.rows[r].place, row_tokens(results, r), r);
       } else {
         ++state.statistics.dropped_rows;
@@ -50,6 +52,24 @@ class Commit {
     return {
         results.tokens.data + index * results.tokens.columns, static_cast<std::size_t>(results.counts[index])
     };
+  }
+
+  // The drafts that the row produced: their confidences and, behind a prompt, their ids.
+  static void learn(Sequence<Cfg>& sequence, StepKind kind, const StepResults& results, std::int32_t row) {
+    const auto index = static_cast<std::size_t>(row);
+    if (results.counts[index] == 0) return;
+    if (kind == StepKind::Prefill) {
+      const std::span drafts(
+          results.tokens.data + index * results.tokens.columns + 1, std::size_t{Cfg::kNextn}
+      );
+      const auto end = std::ranges::find_if(drafts, [](std::int32_t token) { return token < 0; });
+      sequence.prompt_drafts = static_cast<std::int32_t>(end - drafts.begin());
+      std::copy(drafts.begin(), end, sequence.draft_ids.begin());
+      if (sequence.prompt_drafts == 0) return;
+    }
+    sequence.remember(
+        {results.confidences.data + index * results.confidences.columns, std::size_t{Cfg::kNextn}}
+    );
   }
 
   void emit(State& state, std::int32_t place, std::span<const std::int32_t> tokens, std::int32_t row) {
@@ -87,14 +107,16 @@ class Commit {
     check_shape("counts", results.counts.size(), 1, rows, 1);
     check_shape("confidences", results.confidences.rows, results.confidences.columns, rows, Cfg::kNextn);
     for (std::int32_t r = 0; r < frame.num_rows; ++r) {
-      if (is_live(state, frame.rows[r])) check_row(frame.rows[r], frame.kind, results, r);
+      if (is_live(state, frame.rows[r])) check_row(frame, results, r);
     }
   }
 
-  static void check_row(const FrameRow& row, StepKind kind, const StepResults& results, std::int32_t index) {
+  static void check_row(const Frame<Cfg>& frame, const StepResults& results, std::int32_t index) {
+    const FrameRow& row = frame.rows[index];
     const std::int32_t count = results.counts[static_cast<std::size_t>(index)];
     const std::int32_t least = row.samples ? 1 : 0;
-    const std::int32_t most = kind == StepKind::Decode ? row.q_len : least;
+    const std::int32_t queries = frame.provisional ? row.reach : row.q_len;
+    const std::int32_t most = frame.kind == StepKind::Decode ? queries : least;
     if (count < least || count > most) {
       fail(
           "row " + std::to_string(index) + " (request " + std::to_string(row.id) + "): count " +

@@ -1,7 +1,6 @@
 // The scheduler: a sans-IO state machine. It never blocks, reads a clock, draws a random number or calls out.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,37 +14,53 @@
 #include "engine/engine_api.hpp"
 #include "engine/engine_state.hpp"
 #include "engine/fingerprint.hpp"
+#include "engine/fork.hpp"
+#include "engine/graph_table.hpp"
+#include "engine/group_flags.hpp"
 #include "engine/invariants.hpp"
+#include "engine/new_request.hpp"
+#include "engine/statistics.hpp"
 #include "engine/vote.hpp"
 
 namespace deepinfer {
 
-// `StepPolicy` decides what kind of step runs. `DecodePolicies` are those of a step policy that decodes: how
-// many drafts a row verifies, and who is served first. Copying a Core gives an independent scheduler in the
-// same state.
-template <class Cfg, template <class> class StepPolicy, template <class> class... DecodePolicies>
+// `StepPolicy` decides what kind of step runs, and brings the halves that its engine type has: prefill,
+// decode, requests computed elsewhere. `DecodePolicies` are those of a step policy that decodes: how many
+// drafts a row verifies, and who is served first. Copying a Core gives an independent scheduler in the same
+// state.
+template <
+    class Cfg, template <class, template <class> class...> class StepPolicy,
+    template <class> class... DecodePolicies>
 class Core {
  public:
-  void add(
-      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-      std::int64_t min_tokens, std::span<const std::int32_t> end_ids
-  ) {
-    check_request(id, prompt, max_tokens, min_tokens);
-    const auto prompt_length = static_cast<std::int32_t>(prompt.size());
-    Request request;
-    request.id = id;
-    request.tokens.assign(prompt.begin(), prompt.end());
-    request.prompt_length = prompt_length;
-    request.length_limit = static_cast<std::int32_t>(std::min<std::int64_t>(
-        std::int64_t{prompt_length} + std::min<std::int64_t>(max_tokens, Cfg::kMaxModelLen), Cfg::kMaxModelLen
-    ));
-    request.min_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(min_tokens, Cfg::kMaxModelLen));
-    request.end_ids.assign(end_ids.begin(), end_ids.end());
-    state_.requests.add(std::move(request));
-    state_.reserve_for_live();
+  using Policy = StepPolicy<Cfg, DecodePolicies...>;
+  static constexpr bool kPrefills = requires { typename Policy::PrefillHalf; };
+  static constexpr bool kDecodes = requires { typename Policy::DecodeHalf; };
+
+  void add(const NewPrompt& prompt) {
+    if constexpr (kPrefills) {
+      enter(checked<Cfg>(state_, prompt, kDecodes));
+    } else {
+      throw std::invalid_argument("add: a COMPLETION engine prefills nothing; use add_prompted");
+    }
   }
 
-  // No effect on a request that has ended.
+  void add_prompted(const NewPrompted& prompted) {
+    if constexpr (kDecodes) {
+      enter(checked<Cfg>(state_, prompted));
+    } else {
+      throw std::invalid_argument("add_prompted: a PROMPT engine decodes nothing; use add");
+    }
+  }
+
+  void fork(std::uint64_t parent, std::span<const std::uint64_t> children) {
+    if constexpr (kDecodes) {
+      Fork<Cfg>::branch(state_, known("fork", parent), children);
+    } else {
+      throw std::invalid_argument("fork: a PROMPT engine decodes nothing, so it has no branches");
+    }
+  }
+
   void finish(std::uint64_t id, std::int32_t reason) {
     if (reason < static_cast<std::int32_t>(Reason::Stop) ||
         reason > static_cast<std::int32_t>(Reason::Error)) {
@@ -53,9 +68,38 @@ class Core {
           "finish of request " + std::to_string(id) + ": reason " + std::to_string(reason) + " is not in 1..5"
       );
     }
-    const std::int32_t index = state_.requests.find(id);
-    if (index >= 0) state_.end(index, static_cast<Reason>(reason), -1);
+    // Who has not heard of the end yet may still ask for one.
+    if (state_.requests.find(id) < 0 && state_.outcomes.holds(id)) return;
+    state_.end(known("finish", id), static_cast<Reason>(reason), -1);
   }
+
+  void set_paused(std::uint64_t id, bool paused) {
+    state_.requests.set_paused(known(paused ? "pause" : "resume", id), paused);
+  }
+
+  void begin_transfer(std::uint64_t id) {
+    const std::int32_t place = placed("begin_transfer", id);
+    if (state_.sequences[place].transfer) {
+      throw std::invalid_argument(
+          "begin_transfer of request " + std::to_string(id) + ": one is open already"
+      );
+    }
+    state_.begin_transfer(place);
+  }
+
+  void end_transfer(std::uint64_t id) {
+    const std::int32_t draining = state_.sequences.find_draining(id);
+    const std::int32_t place = draining >= 0 ? draining : placed("end_transfer", id);
+    if (!state_.sequences[place].transfer) {
+      throw std::invalid_argument("end_transfer of request " + std::to_string(id) + ": none is open");
+    }
+    state_.end_transfer(place);
+  }
+
+  std::span<const std::int32_t> blocks(std::uint64_t id) const {
+    return state_.sequences.blocks(placed("blocks", id));
+  }
+  std::int32_t slot(std::uint64_t id) const { return state_.sequences[placed("slot", id)].slot; }
 
   void set_pending(bool pending) { state_.pending = pending; }
 
@@ -64,12 +108,39 @@ class Core {
     state_.error = message;
   }
 
+  void set_cost_curve(std::span<const double> milliseconds) {
+    if constexpr (kDecodes) {
+      policy_.decode_half.verification.set_curve(milliseconds);
+    } else {
+      throw std::invalid_argument("set_cost_curve: a PROMPT engine decodes nothing");
+    }
+  }
+
+  void observe(std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) {
+    if constexpr (kDecodes) {
+      policy_.decode_half.verification.observe(graph, rows, forward_ms, sampler_ms);
+    } else {
+      throw std::invalid_argument("observe: a PROMPT engine decodes nothing");
+    }
+  }
+
+  static std::vector<std::int32_t> split(
+      std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
+  ) {
+    if constexpr (kDecodes) {
+      return Policy::DecodeHalf::split(caps, confidences, total);
+    } else {
+      throw std::invalid_argument("split: a PROMPT engine decodes nothing");
+    }
+  }
+
   Action begin_step(const Record* flags) {
     if (failed_) return Action::Fail;
     if (voting_) throw std::invalid_argument("begin_step: the vote of this step is not resolved");
     check_commits();
-    state_.preempted_view.clear();
-    state_.step.clear(StepKind::None);
+    if constexpr (kDecodes) policy_.decode_half.begin(flags);
+    state_.begin();
+    if constexpr (requires { typename Policy::IncomingHalf; }) Policy::IncomingHalf::admit(state_);
     return act(policy_.begin(flags, local_state(), vote_));
   }
 
@@ -89,7 +160,8 @@ class Core {
       }
     }
     voting_ = false;
-    return act(policy_.resolve(reduced));
+    if constexpr (kPrefills && kDecodes) return act(policy_.resolve(reduced));
+    throw std::logic_error("only a NORMAL engine votes");
   }
 
   Record flags() const {
@@ -99,10 +171,20 @@ class Core {
     record[group_flags::kUnfinished] = local.unfinished;
     record[group_flags::kPending] = local.pending;
     record[group_flags::kError] = local.error;
+    record[group_flags::kWork] = Policy::work(local);
+    if constexpr (kDecodes) record[group_flags::kGraph] = policy_.decode_half.wish(state_);
     return record;
   }
 
-  StepView step() const { return state_.step.view(state_.ignored_view, state_.preempted_view); }
+  Decision decision() const { return policy_.decision(); }
+
+  StepView step() const {
+    StepView view = state_.step.view();
+    view.ignored = state_.ignored_view;
+    view.preempted = state_.preempted_view;
+    view.loads = state_.loads_view;
+    return view;
+  }
 
   CommittedView commit(std::uint64_t step_id, const StepResults& results) {
     return commit_.apply(state_, step_id, results);
@@ -113,31 +195,12 @@ class Core {
   std::uint64_t fingerprint() const {
     FingerprintHash hash;
     policy_.mix_into(hash);
+    if constexpr (kDecodes) policy_.decode_half.verification.mix_into(hash);
     mix_state<Cfg>(hash, state_);
     return hash.value();
   }
 
-  std::vector<Counter> stats() const {
-    const Statistics& s = state_.statistics;
-    return {
-        {"waiting", state_.requests.waiting_count()},
-        {"partial", state_.sequences.partial.size()},
-        {"prompted", state_.sequences.prompted.size()},
-        {"running", state_.sequences.running.size()},
-        {"uncommitted_steps", state_.frames.size()},
-        {"free_blocks", state_.blocks.free_count()},
-        {"free_slots", state_.slots.free_count()},
-        {"votes", s.votes},
-        {"prefill_steps", s.prefill_steps},
-        {"decode_steps", s.decode_steps},
-        {"dummy_steps", s.dummy_steps},
-        {"idle_calls", s.idle_calls},
-        {"prefill_tokens", s.prefill_tokens},
-        {"output_tokens", s.output_tokens},
-        {"dropped_rows", s.dropped_rows},
-        {"preemptions", s.preemptions},
-    };
-  }
+  std::vector<Counter> stats() const { return counters(state_); }
 
   const std::string& fail_reason() const { return fail_reason_; }
 
@@ -145,36 +208,31 @@ class Core {
 
  private:
   using State = EngineState<Cfg>;
-  using Policy = StepPolicy<Cfg>;
 
-  void check_request(
-      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens, std::int64_t min_tokens
-  ) const {
-    const std::string who = "request " + std::to_string(id) + ": ";
-    if (state_.requests.find(id) >= 0)
-      throw std::invalid_argument(who + "a request of this id has not ended");
-    const auto length = static_cast<std::int64_t>(prompt.size());
-    if (length == 0) throw std::invalid_argument(who + "the prompt has no tokens");
-    if (length >= Cfg::kMaxModelLen) {
+  void enter(Request&& request) {
+    state_.requests.add(std::move(request));
+    state_.reserve_for_live();
+  }
+
+  std::int32_t known(const char* call, std::uint64_t id) const {
+    const std::int32_t index = state_.requests.find(id);
+    if (index < 0) {
       throw std::invalid_argument(
-          who + "a prompt of " + std::to_string(length) +
-          " tokens leaves no room for output within max_model_len " + std::to_string(Cfg::kMaxModelLen)
+          std::string(call) + " of request " + std::to_string(id) +
+          ": it was never added, or its end was reported"
       );
     }
-    if (max_tokens < 1)
-      throw std::invalid_argument(who + "max_tokens is " + std::to_string(max_tokens) + ", below 1");
-    if (min_tokens < 0 || min_tokens > max_tokens) {
+    return index;
+  }
+
+  std::int32_t placed(const char* call, std::uint64_t id) const {
+    const std::int32_t place = state_.requests[known(call, id)].place;
+    if (place < 0) {
       throw std::invalid_argument(
-          who + "min_tokens is " + std::to_string(min_tokens) + ", not in 0.." + std::to_string(max_tokens)
+          std::string(call) + " of request " + std::to_string(id) + ": it waits and has no blocks"
       );
     }
-    const auto negative = std::ranges::find_if(prompt, [](std::int32_t token) { return token < 0; });
-    if (negative != prompt.end()) {
-      throw std::invalid_argument(
-          who + "prompt token " + std::to_string(negative - prompt.begin()) + " is " +
-          std::to_string(*negative) + ", below 0"
-      );
-    }
+    return place;
   }
 
   // A prompt step's tokens are input of whatever comes next; a decode step may still run while one more is
@@ -188,10 +246,13 @@ class Core {
 
   LocalState local_state() const {
     LocalState local;
-    if constexpr (Cfg::kEngineType != EngineType::Completion) local.want = Policy::wants_prefill(state_);
+    if constexpr (kPrefills) local.want = Policy::PrefillHalf::wants(state_);
     local.decodable = state_.decodable();
     local.unfinished = state_.requests.live_count() > 0;
-    local.pending = state_.pending;
+    local.pending = state_.expects();
+    if constexpr (requires { typename Policy::IncomingHalf; }) {
+      local.pending = local.pending || Policy::IncomingHalf::admissible(state_);
+    }
     local.error = state_.failed;
     return local;
   }
@@ -203,32 +264,37 @@ class Core {
         ++state_.statistics.votes;
         return Action::Vote;
       case Verdict::Attempt:
-        Policy::schedule_prefill(state_);
-        return act(policy_.attempted(state_.step.num_rows() > 0, vote_));
+        if constexpr (kPrefills) {
+          Policy::PrefillHalf::schedule(state_);
+          return act(policy_.attempted(state_.step.num_rows() > 0, vote_));
+        }
+        break;
       case Verdict::Prefill:
         ++state_.statistics.prefill_steps;
         state_.statistics.prefill_tokens += state_.step.total_q();
         publish();
         return Action::Prefill;
       case Verdict::Decode:
-        if constexpr (Cfg::kEngineType != EngineType::Prompt) {
-          Policy::template schedule_decode<DecodePolicies...>(state_);
+        if constexpr (kDecodes) {
+          policy_.decode_half.schedule(state_);
+          ++state_.statistics.decode_steps;
+          state_.last_decode_step = state_.next_step_id;
+          publish();
+          return Action::Decode;
         }
-        ++state_.statistics.decode_steps;
-        state_.last_decode_step = state_.next_step_id;
-        publish();
-        return Action::Decode;
+        break;
       case Verdict::Idle:
         ++state_.statistics.idle_calls;
         return without_step(Action::Idle);
       case Verdict::Done:
+        if constexpr (kDecodes) policy_.decode_half.verification.restart();
         return without_step(Action::Done);
       case Verdict::Error:
         return fail(state_.failed ? state_.error : "another rank of the group reported an error");
       case Verdict::Stalled:
         return fail(stall_report());
     }
-    throw std::logic_error("a step policy returned no known verdict");
+    throw std::logic_error("a step policy returned a verdict that its engine type lacks");
   }
 
   void publish() {
@@ -251,12 +317,21 @@ class Core {
   }
 
   std::string stall_report() const {
-    std::string text = "stalled: unfinished requests, and no rank can prefill, decode or expects anything; ";
-    const std::int32_t head = state_.requests.head();
-    if (head < 0) return text + "nothing waits on this rank";
-    const char* const obstacle = Policy::prefill_obstacle(state_, head);
-    return text + "request " + std::to_string(state_.requests[head].id) + " waits for " +
-           (obstacle == nullptr ? "its turn" : obstacle);
+    std::string text = "stalled: unfinished requests, and no rank can prefill, decode or expects anything";
+    bool waits = false;
+    const auto tell = [&](RequestState queue, auto obstacle) {
+      const std::int32_t head = state_.requests.first_unpaused(queue);
+      if (head < 0) return;
+      const char* const lacks = obstacle(state_, head);
+      text += "; request " + std::to_string(state_.requests[head].id) + " waits for " +
+              (lacks == nullptr ? "its turn" : lacks);
+      waits = true;
+    };
+    if constexpr (kPrefills) tell(RequestState::Waiting, Policy::PrefillHalf::obstacle);
+    if constexpr (requires { typename Policy::IncomingHalf; }) {
+      tell(RequestState::Incoming, Policy::IncomingHalf::obstacle);
+    }
+    return waits ? text : text + "; nothing waits on this rank";
   }
 
   State state_;

@@ -6,28 +6,50 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
+#include "engine/capacity.hpp"
 #include "engine/engine_state.hpp"
 #include "engine/graph_table.hpp"
+#include "engine/group_flags.hpp"
+#include "engine/split.hpp"
+#include "engine/verify_row.hpp"
 
 namespace deepinfer {
 
 template <class Cfg, template <class> class Verification, template <class> class Order>
 class Decode {
   static_assert(GraphTable<Cfg>::rows_suffice(), "a graph has too few rows for its padding");
+  static_assert(
+      Cfg::kEngineType != EngineType::Completion || Cfg::kStopPreemptedRequest,
+      "a COMPLETION engine has no prefill that could recompute a preempted request"
+  );
 
  public:
   using State = EngineState<Cfg>;
 
-  // Fill the draft frame and the step arrays; with nothing to decode this is a dummy step of padding only.
-  static void schedule(State& state) {
-    state.step.clear(StepKind::Decode);
-    state.frames.draft().clear(StepKind::Decode);
-    for (const std::int32_t place : state.sequences.prompted) {
-      state.request_at(place).state = RequestState::Running;
-      state.sequences.running.push_back(place);
+  Verification<Cfg> verification;
+
+  // Takes from the delivered record, null if there is none, what the group agreed on. Throws
+  // std::invalid_argument, with nothing changed, if the engine cannot start a step.
+  void begin(const Record* flags) {
+    if (!verification.ready()) throw std::invalid_argument("begin_step: no cost curve; call set_cost_curve");
+    if constexpr (Cfg::kPaddedDispatch) {
+      const std::int32_t size = flags == nullptr ? Cfg::kMaxTotalQ : (*flags)[group_flags::kGraph];
+      if (std::ranges::find(Cfg::kGraphSizes, size) == Cfg::kGraphSizes.end()) {
+        throw std::invalid_argument("begin_step: no graph has the agreed size " + std::to_string(size));
+      }
+      agreed_ = size;
     }
-    state.sequences.prompted.clear();
+  }
+
+  // Fill the next frame and the step arrays; with nothing to decode this is a dummy step of padding only.
+  void schedule(State& state) {
+    state.step.clear(StepKind::Decode);
+    state.frames.next().clear(StepKind::Decode);
+    join_running(state);
     state.sequences.running.sort(Order<State>{state});
 
     std::array<Candidate, kCapacity> candidates;
@@ -37,16 +59,36 @@ class Decode {
       std::ranges::make_heap(selected, longest_first);
       std::ranges::sort_heap(selected, longest_first);
     }
-    std::array<std::int32_t, kCapacity> caps;
-    std::array<std::int32_t, kCapacity> drafts;
-    for (std::size_t i = 0; i < selected.size(); ++i) caps[i] = draft_cap(state, selected[i].place);
-    Verification<Cfg>::choose(
-        std::span(caps).first(selected.size()), std::span(drafts).first(selected.size())
-    );
-    for (std::size_t i = 0; i < selected.size(); ++i) add_row(state, selected[i].place, 1 + drafts[i]);
+    verify(state, selected);
 
-    const std::int32_t graph = GraphTable<Cfg>::index(state.step.total_q());
+    const std::int32_t graph = GraphTable<Cfg>::index(Cfg::kPaddedDispatch ? agreed_ : state.step.total_q());
     state.step.pad(Cfg::kGraphSizes[graph], Cfg::kGraphRows[graph]);
+  }
+
+  // Queries of each row, as the device computes them in a provisional step.
+  static std::vector<std::int32_t> split(
+      std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
+  ) {
+    if constexpr (Verification<Cfg>::kUsesCurve) {
+      if (confidences.columns != std::size_t{Cfg::kNextn}) {
+        throw std::invalid_argument(
+            "split: " + std::to_string(confidences.columns) + " confidences a row, not " +
+            std::to_string(Cfg::kNextn)
+        );
+      }
+      std::vector<std::int32_t> queries(caps.size());
+      split_total<Cfg>(caps, {confidences.data, confidences.rows * confidences.columns}, total, queries);
+      return queries;
+    } else {
+      throw std::invalid_argument("split: this engine always verifies all drafts");
+    }
+  }
+
+  // The graph size that this rank asks for in the next step; 0 where every rank chooses its own.
+  std::int32_t wish(const State& state) const {
+    if constexpr (!Cfg::kPaddedDispatch) return 0;
+    const std::int32_t rows = state.sequences.running.size() + state.sequences.prompted.size();
+    return verification.wish(std::min(rows, Cfg::kMaxNumSeqs));
   }
 
  private:
@@ -58,38 +100,63 @@ class Decode {
     std::int32_t turn;  // when it was selected
   };
 
-  // Rows that read the most start first; equal lengths keep the order of selection.
   static bool longest_first(const Candidate& left, const Candidate& right) {
-    return left.length != right.length ? left.length > right.length : left.turn < right.turn;
+    if (left.length != right.length) return left.length > right.length;
+    return left.turn < right.turn;
   }
 
-  // From the shortest output up; returns how many. On shortage the one with the most output gives way, which
-  // may be the candidate itself.
-  static std::size_t select(State& state, std::array<Candidate, kCapacity>& selected) {
+  static void join_running(State& state) {
+    for (const std::int32_t place : state.sequences.prompted) {
+      state.request_at(place).state = RequestState::Running;
+      state.sequences.running.push_back(place);
+    }
+    state.sequences.prompted.clear();
+  }
+
+  // Give memory to one sequence after the other, the shortest output first. Returns how many got theirs.
+  std::size_t select(State& state, std::array<Candidate, kCapacity>& selected) const {
     const auto& running = state.sequences.running;
-    std::size_t count = 0;
+    std::int32_t count = 0;
     for (std::int32_t i = 0; i < running.size(); ++i) {
       const std::int32_t place = running[i];
-      if (tokens_left(state, place) <= 0) continue;
-      bool alive = true;
-      while (alive && !state.grow(place, capacity_needed(state, place))) {
-        const std::int32_t victim = running.back();
-        alive = victim != place;
-        state.preempt(victim);
+      const bool takes_part =
+          count < agreed_ && !state.request_at(place).paused && tokens_left(state, place) > 0;
+      const Room room = takes_part ? Capacity<Cfg>::make_room(state, place) : Room::None;
+      if (room == Room::None) state.sequences[place].pass_over();
+      if (room == Room::Made) {
+        selected[static_cast<std::size_t>(count)] = {place, state.request_at(place).length(), count};
+        ++count;
       }
-      if (alive) selected[count++] = {place, state.request_at(place).length(), i};
     }
-    return count;
+    return static_cast<std::size_t>(count);
   }
 
-  // Queries of the sequence in the frame that still runs, 0 if it is in none.
-  static std::int32_t in_flight(const State& state, std::int32_t place) {
-    const Sequence& sequence = state.sequences[place];
-    for (std::int32_t i = 0; i < state.frames.size(); ++i) {
-      const Frame<Cfg>& frame = state.frames[i];
-      if (frame.step_id == sequence.last_step) return frame.rows[sequence.last_row].q_len;
+  // Choose the verification lengths of the selected and add their rows.
+  void verify(State& state, std::span<const Candidate> selected) {
+    std::array<VerifyRow, kCapacity> rows;
+    std::array<std::int32_t, kCapacity> drafts;
+    std::int32_t total = static_cast<std::int32_t>(selected.size());
+    bool newest_on_device = false;
+    for (std::size_t i = 0; i < selected.size(); ++i) {
+      rows[i] = verify_row(state, selected[i].place);
+      total += rows[i].cap;
+      newest_on_device |= rows[i].cap > 0 && rows[i].split_data == nullptr;
     }
-    return 0;
+    verification.choose(
+        std::span<const VerifyRow>(rows).first(selected.size()),
+        agreed_,
+        std::span(drafts).first(selected.size())
+    );
+    for (std::size_t i = 0; i < selected.size(); ++i)
+      add_row(state, selected[i].place, rows[i].cap, 1 + drafts[i]);
+    const bool splits = Verification<Cfg>::kUsesCurve && state.step.total_q() < total;
+    state.frames.next().provisional = splits && newest_on_device;
+    state.step.set_provisional(splits && newest_on_device);
+  }
+
+  // Queries that the sequence may have in the frame that still runs, 0 if it is in none.
+  static std::int32_t in_flight(const State& state, std::int32_t place) {
+    return Capacity<Cfg>::in_flight(state, place);
   }
 
   // A frame in flight yields at least one token. When that is the last one, another row would compute nothing
@@ -99,31 +166,32 @@ class Decode {
     return request.length_limit - request.length() - (in_flight(state, place) > 0 ? 1 : 0);
   }
 
-  // Committed tokens, all that the frame in flight may add, and this step's drafts with the token to come. A
-  // drafter writes to rings only, so its reach needs positions but no blocks.
-  static std::int32_t capacity_needed(const State& state, std::int32_t place) {
-    const std::int32_t flying = in_flight(state, place) > 0 ? Cfg::kNextn + 1 : 0;
-    return state.request_at(place).length() + flying + Cfg::kNextn + 1;
-  }
-
   static std::int32_t remap(const State& state, std::int32_t place) {
-    const Sequence& sequence = state.sequences[place];
+    const Sequence<Cfg>& sequence = state.sequences[place];
     const bool was_there = sequence.last_step != 0 && sequence.last_step == state.last_decode_step;
     return was_there ? sequence.last_row : -1;
   }
 
-  // Drafts live in the device buffers of the last decode step: a sequence that was not in it has none.
-  static std::int32_t draft_cap(const State& state, std::int32_t place) {
-    if (remap(state, place) < 0) return 0;
-    return std::min(Cfg::kNextn, tokens_left(state, place) - 1);
+  static VerifyRow verify_row(const State& state, std::int32_t place) {
+    const Sequence<Cfg>& sequence = state.sequences[place];
+    const std::int32_t present = remap(state, place) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
+    VerifyRow row;
+    row.cap = std::min(present, tokens_left(state, place) - 1);
+    // With a frame in flight, the newest confidences that were committed are those before the present drafts.
+    const bool flying = in_flight(state, place) > 0;
+    const std::int32_t before = flying ? 0 : 1;
+    if (sequence.outputs > before)
+      row.total_data = sequence.confidences[static_cast<std::size_t>(before)].data();
+    if (!flying && sequence.outputs > 0) row.split_data = sequence.confidences[0].data();
+    return row;
   }
 
-  static void add_row(State& state, std::int32_t place, std::int32_t q_len) {
-    Sequence& sequence = state.sequences[place];
+  static void add_row(State& state, std::int32_t place, std::int32_t cap, std::int32_t q_len) {
+    Sequence<Cfg>& sequence = state.sequences[place];
     const Request& request = state.requests[sequence.request];
     StepRow row;
     row.id = request.id;
-    row.serial = sequence.serial;
+    row.table = sequence.table;
     // The first query is the newest token; until the frame in flight reports, all of it counts as accepted.
     row.start = request.length() + in_flight(state, place) - 1;
     row.q_len = q_len;
@@ -131,13 +199,21 @@ class Decode {
     row.remap = remap(state, place);
     row.samples = true;
     row.tokens = request.tokens;
+    row.drafts = std::span<const std::int32_t>(sequence.draft_ids)
+                     .first(static_cast<std::size_t>(sequence.prompt_drafts));
     row.blocks = state.sequences.blocks(place);
+    row.cap = cap;
     const std::int32_t index = state.step.num_rows();
     state.step.add(row);
-    state.frames.draft().add({request.id, sequence.serial, place, q_len, true});
+    state.frames.next().add({request.id, sequence.serial, place, q_len, 1 + cap, true});
     sequence.last_step = state.next_step_id;
     sequence.last_row = index;
+    sequence.prompt_drafts = 0;
+    sequence.passed_over = false;
   }
+
+  // Tokens of the graph that the group agreed on: no step may have more. Ragged ranks agree on nothing.
+  std::int32_t agreed_ = Cfg::kMaxTotalQ;
 };
 
 }  // namespace deepinfer

@@ -11,6 +11,7 @@
 
 #include "engine/constants.hpp"
 #include "engine/engine_types.hpp"
+#include "engine/request.hpp"
 
 namespace deepinfer {
 
@@ -41,11 +42,39 @@ struct StepView {
   std::span<const std::int32_t> input_ids;
   std::span<const std::int32_t> positions;
   std::span<const std::int32_t> row_of_token;
+  std::int32_t provisional = 0;  // the device splits the verification lengths again
+  std::span<const std::int32_t> caps;
   Matrix<std::int32_t> clone_blocks;
   Matrix<std::int32_t> clone_states;
   std::span<const std::int32_t> zero_states;
   std::span<const std::uint64_t> ignored;
   std::span<const std::uint64_t> preempted;
+  std::span<const std::uint64_t> loads;
+};
+
+// When a request ends by itself.
+struct RequestLimits {
+  std::int64_t max_tokens = 0;
+  std::int64_t min_tokens = 0;
+  std::span<const std::int32_t> end_ids;
+};
+
+// A request to prefill.
+struct NewPrompt {
+  std::uint64_t id = 0;
+  std::span<const std::int32_t> tokens;
+  RequestLimits limits;
+  std::span<const std::int32_t> checkpoints;
+  std::span<const ImageSpan> image_spans;
+};
+
+// A request whose cache was computed elsewhere: its prompt and the output so far, whose last token has no
+// cache yet.
+struct NewPrompted {
+  std::uint64_t id = 0;
+  std::span<const std::int32_t> tokens;
+  std::int64_t prompt_length = 0;
+  RequestLimits limits;
 };
 
 // What the device computed for one step, one row per real row.
@@ -80,21 +109,33 @@ class EngineApi {
  public:
   virtual ~EngineApi() = default;
 
-  virtual void add(
-      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-      std::int64_t min_tokens, std::span<const std::int32_t> end_ids
-  ) = 0;
+  virtual void add(const NewPrompt& prompt) = 0;
+  virtual void add_prompted(const NewPrompted& prompted) = 0;
+  virtual void fork(std::uint64_t parent, std::span<const std::uint64_t> children) = 0;
+  virtual void pause(std::uint64_t id) = 0;
+  virtual void resume(std::uint64_t id) = 0;
+  virtual void begin_transfer(std::uint64_t id) = 0;
+  virtual void end_transfer(std::uint64_t id) = 0;
+  virtual std::vector<std::int32_t> blocks(std::uint64_t id) const = 0;
+  virtual std::int32_t slot(std::uint64_t id) const = 0;
   virtual void abort(std::uint64_t id) = 0;
   virtual void finish(std::uint64_t id, std::int32_t reason) = 0;
   virtual void set_pending(bool pending) = 0;
   virtual void set_error(std::string_view message) = 0;
+  virtual void set_cost_curve(std::span<const double> milliseconds) = 0;
+  virtual void observe(std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) = 0;
+  // Queries of each row, as the device computes them in a provisional step.
+  virtual std::vector<std::int32_t> split(
+      std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
+  ) const = 0;
 
-  // `flags` is the reduced record of the last step; null when no new one was exchanged (at the start, after
-  // IDLE).
+  // `flags` is the reduced record of the last step; null when no new one was exchanged: docs/formats.md,
+  // section 3.
   virtual Action begin_step(const Record* flags) = 0;
   virtual Record vote() const = 0;
   virtual Action resolve_vote(const Record& reduced) = 0;
   virtual Record flags() const = 0;
+  virtual Decision decision() const = 0;
   virtual StepView step() const = 0;
   virtual CommittedView commit(std::uint64_t step_id, const StepResults& results) = 0;
 

@@ -18,12 +18,50 @@ class EngineInstance final : public EngineApi {
  public:
   EngineInstance() = default;
 
-  void add(
-      std::uint64_t id, std::span<const std::int32_t> prompt, std::int64_t max_tokens,
-      std::int64_t min_tokens, std::span<const std::int32_t> end_ids
-  ) override {
+  void add(const NewPrompt& prompt) override {
     const std::scoped_lock lock(mutex_);
-    scheduler_.add(id, prompt, max_tokens, min_tokens, end_ids);
+    scheduler_.add(prompt);
+  }
+
+  void add_prompted(const NewPrompted& prompted) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.add_prompted(prompted);
+  }
+
+  void fork(std::uint64_t parent, std::span<const std::uint64_t> children) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.fork(parent, children);
+  }
+
+  void pause(std::uint64_t id) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.set_paused(id, true);
+  }
+
+  void resume(std::uint64_t id) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.set_paused(id, false);
+  }
+
+  void begin_transfer(std::uint64_t id) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.begin_transfer(id);
+  }
+
+  void end_transfer(std::uint64_t id) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.end_transfer(id);
+  }
+
+  std::vector<std::int32_t> blocks(std::uint64_t id) const override {
+    const std::scoped_lock lock(mutex_);
+    const auto blocks = scheduler_.blocks(id);
+    return {blocks.begin(), blocks.end()};
+  }
+
+  std::int32_t slot(std::uint64_t id) const override {
+    const std::scoped_lock lock(mutex_);
+    return scheduler_.slot(id);
   }
 
   void abort(std::uint64_t id) override { finish(id, static_cast<std::int32_t>(Reason::Abort)); }
@@ -41,6 +79,22 @@ class EngineInstance final : public EngineApi {
   void set_error(std::string_view message) override {
     const std::scoped_lock lock(mutex_);
     scheduler_.set_error(message);
+  }
+
+  void set_cost_curve(std::span<const double> milliseconds) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.set_cost_curve(milliseconds);
+  }
+
+  void observe(std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) override {
+    const std::scoped_lock lock(mutex_);
+    scheduler_.observe(graph, rows, forward_ms, sampler_ms);
+  }
+
+  std::vector<std::int32_t> split(
+      std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
+  ) const override {
+    return Scheduler::split(caps, confidences, total);
   }
 
   Action begin_step(const Record* flags) override {
@@ -61,6 +115,11 @@ class EngineInstance final : public EngineApi {
   Record flags() const override {
     const std::scoped_lock lock(mutex_);
     return scheduler_.flags();
+  }
+
+  Decision decision() const override {
+    const std::scoped_lock lock(mutex_);
+    return scheduler_.decision();
   }
 
   StepView step() const override {

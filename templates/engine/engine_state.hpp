@@ -1,7 +1,6 @@
 // Everything a scheduler knows, and the few operations that more than one part of it needs.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,26 +9,13 @@
 #include "engine/block_manager.hpp"
 #include "engine/engine_types.hpp"
 #include "engine/frame.hpp"
-#include "engine/group_flags.hpp"
 #include "engine/outcomes.hpp"
 #include "engine/request.hpp"
 #include "engine/sequence_table.hpp"
+#include "engine/statistics.hpp"
 #include "engine/step_buffers.hpp"
 
 namespace deepinfer {
-
-// Counted for people; nothing decides by them.
-struct Statistics {
-  std::int64_t votes = 0;
-  std::int64_t prefill_steps = 0;
-  std::int64_t decode_steps = 0;
-  std::int64_t dummy_steps = 0;
-  std::int64_t idle_calls = 0;
-  std::int64_t prefill_tokens = 0;
-  std::int64_t output_tokens = 0;
-  std::int64_t dropped_rows = 0;
-  std::int64_t preemptions = 0;
-};
 
 template <class Cfg>
 struct EngineState {
@@ -44,10 +30,6 @@ struct EngineState {
       "capacity is reserved for two steps of nextn + 1 tokens beyond the committed ones"
   );
   static_assert(Cfg::kMaxQ == Cfg::kNextn + 1);
-  static_assert(
-      Cfg::kEngineType != EngineType::Completion || Cfg::kStopPreemptedRequest,
-      "a COMPLETION engine has no prefill that could recompute a preempted request"
-  );
 
   RequestTable requests;
   SequenceTable<Cfg> sequences;
@@ -60,69 +42,125 @@ struct EngineState {
   std::vector<std::uint64_t> ignored;         // died waiting since the last step was published
   std::vector<std::uint64_t> ignored_view;    // those of the current step
   std::vector<std::uint64_t> preempted_view;  // those of the current step
+  std::vector<std::uint64_t> loads_view;      // admitted by the current step, their cache is to be loaded
   std::string error;
-  bool failed = false;  // this rank reported an error
-  bool pending = false;
+  bool failed = false;   // this rank reported an error
+  bool pending = false;  // the caller expects something
   std::uint64_t next_step_id = 1;
   std::uint64_t last_decode_step = 0;
 
-  EngineState() { preempted_view.reserve(static_cast<std::size_t>(Cfg::kMaxNumSeqs)); }
+  EngineState() {
+    preempted_view.reserve(static_cast<std::size_t>(Cfg::kMaxNumSeqs));
+    loads_view.reserve(static_cast<std::size_t>(Cfg::kMaxNumSeqs));
+  }
 
   static constexpr std::int32_t blocks_for(std::int32_t tokens) {
     return (tokens + Cfg::kBlockSize - 1) / Cfg::kBlockSize;
   }
 
+  // By a request that has not ended, or whose blocks still drain.
+  bool is_taken(std::uint64_t id) const { return requests.find(id) >= 0 || sequences.find_draining(id) >= 0; }
+
   Request& request_at(std::int32_t place) { return requests[sequences[place].request]; }
   const Request& request_at(std::int32_t place) const { return requests[sequences[place].request]; }
 
-  // Give `place` blocks for `tokens` tokens, or nothing at all when too few are free.
-  bool grow(std::int32_t place, std::int32_t tokens) {
-    const std::int32_t missing = blocks_for(tokens) - sequences[place].num_blocks;
-    if (missing > blocks.free_count()) return false;
-    for (std::int32_t i = 0; i < missing; ++i) sequences.append_block(place, blocks.allocate());
-    return true;
+  // What was shown with the last step is over, and its copies are launched.
+  void begin() {
+    preempted_view.clear();
+    loads_view.clear();
+    for (const std::int32_t block : pinned_blocks_) blocks.unpin(block);
+    for (const std::int32_t slot : pinned_slots_) slots.unpin(slot);
+    pinned_blocks_.clear();
+    pinned_slots_.clear();
+    step.clear(StepKind::None);
+  }
+
+  // A place with slot and blocks for `length` tokens, given together. Needs all of them to be free.
+  std::int32_t admit(std::int32_t index, std::int32_t length, RequestState as) {
+    const std::int32_t place = sequences.occupy(requests[index].id, index, slots.allocate(), length);
+    requests.admit(index, place, as);
+    grow(place, blocks_for(length));
+    return place;
+  }
+
+  // Append blocks until the table has `count`; as many must be free.
+  void grow(std::int32_t place, std::int32_t count) {
+    while (sequences[place].num_blocks < count) sequences.append_block(place, blocks.allocate());
+  }
+
+  // A copy of shared content is made by this step before anything is written. Its source is not handed out
+  // again until the copy is launched.
+  void own_slot(std::int32_t place) {
+    const std::int32_t shared = sequences[place].slot;
+    sequences[place].slot = slots.allocate();
+    step.clone_state(shared, sequences[place].slot);
+    slots.pin(shared);
+    pinned_slots_.push_back(shared);
+    slots.release(shared);
+  }
+
+  // `copied` is false when nothing in the block is needed.
+  void own_block(std::int32_t place, std::int32_t position, bool copied) {
+    const std::int32_t shared = sequences.blocks(place)[static_cast<std::size_t>(position)];
+    const std::int32_t own = blocks.allocate();
+    sequences.replace_block(place, position, own);
+    if (copied) {
+      step.clone_block(shared, own);
+      blocks.pin(shared);
+      pinned_blocks_.push_back(shared);
+    }
+    blocks.release(shared);
   }
 
   // Blocks and slot are free at once, even when a frame of this sequence still runs: later steps run behind
-  // it.
-  void vacate(std::int32_t place) {
-    for (const std::int32_t block : sequences.blocks(place)) blocks.release(block);
-    slots.release(sequences[place].slot);
-    sequences.vacate(place);
+  // it. What an open transfer uses waits for its end.
+  void leave(std::int32_t place) {
+    if (sequences[place].transfer) {
+      sequences.drain(place);
+    } else {
+      give_back(place);
+    }
   }
 
   void end(std::int32_t index, Reason reason, std::int32_t stop_token) {
     const Request& request = requests[index];
     outcomes.record(request.id, reason, stop_token);
     if (request.place >= 0) {
-      vacate(request.place);
+      leave(request.place);
     } else {
       ignored.push_back(request.id);
     }
     requests.remove(index);
   }
 
-  // Frames of the sequence that still run keep their old serial: their results are dropped, and a
-  // recomputation starts from the committed tokens only.
-  void preempt(std::int32_t place) {
+  void begin_transfer(std::int32_t place) { sequences[place].transfer = true; }
+
+  void end_transfer(std::int32_t place) {
+    sequences[place].transfer = false;
     const std::int32_t index = sequences[place].request;
-    preempted_view.push_back(requests[index].id);
-    ++statistics.preemptions;
-    if constexpr (Cfg::kStopPreemptedRequest) {
-      end(index, Reason::Preempted, -1);
-    } else {
-      vacate(place);
-      requests.requeue(index);
+    if (index < 0) {
+      give_back(place);
+    } else if (requests[index].state == RequestState::Loading) {
+      requests[index].state = RequestState::Prompted;
+      sequences.loading.remove(place);
+      sequences.prompted.push_back(place);
     }
   }
 
-  // The last chunk of a prompt leaves a sequence that decodes from the next step on.
+  // A sequence that decodes from the next step on, or one whose frame still does.
   bool decodable() const {
-    if (!sequences.running.empty() || !sequences.prompted.empty()) return true;
-    for (std::int32_t i = 0; i < frames.size(); ++i) {
-      if (frames[i].kind == StepKind::Decode && frames[i].num_rows > 0) return true;
+    for (const auto* places : {&sequences.prompted, &sequences.running}) {
+      for (const std::int32_t place : *places) {
+        if (!request_at(place).paused) return true;
+      }
     }
-    return false;
+    return frames.has_rows(StepKind::Decode);
+  }
+
+  // Something outside, or a result that is still to come, may make progress possible.
+  bool expects() const {
+    return pending || requests.paused_count() > 0 || !sequences.loading.empty() ||
+           !sequences.draining.empty() || frames.has_rows(StepKind::Prefill);
   }
 
   void show_ignored() {
@@ -136,6 +174,17 @@ struct EngineState {
     outcomes.reserve_for(requests.live_count());
     reserve_doubling(ignored, ignored.size() + static_cast<std::size_t>(requests.live_count()));
   }
+
+ private:
+  void give_back(std::int32_t place) {
+    for (const std::int32_t block : sequences.blocks(place)) blocks.release(block);
+    slots.release(sequences[place].slot);
+    sequences.vacate(place);
+  }
+
+  // One entry for each copy of the current step.
+  FixedList<Cfg::kMaxNumSeqs> pinned_blocks_;
+  FixedList<Cfg::kMaxNumSeqs> pinned_slots_;
 };
 
 }  // namespace deepinfer

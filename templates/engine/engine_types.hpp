@@ -16,6 +16,19 @@ enum class Reason : std::int32_t { None = 0, Stop = 1, Length = 2, Abort = 3, Pr
 
 enum class StepKind : std::int32_t { None = 0, Prefill = 1, Decode = 2 };
 
+// What a NORMAL engine votes about before a step: nothing, a prefill that every rank wants (All), or one that
+// some rank wants (Any).
+enum class Point : std::int32_t { None = 0, All = 1, Any = 2 };
+
+// How the last action came about. `want`, `go` and `scheduled` are -1 where nothing was voted on.
+struct Decision {
+  Point point = Point::None;
+  std::int32_t want = -1;           // this rank's, in round 1
+  std::int32_t go = -1;             // the group's
+  std::int32_t scheduled = -1;      // this rank's, in round 2
+  std::int64_t decode_counter = 0;  // decode steps since the last prefill step, before this one
+};
+
 // One region of the state slot, in bytes.
 struct StateRegion {
   std::int64_t offset;

@@ -16,6 +16,8 @@ struct FrameRow {
   std::uint64_t serial = 0;
   std::int32_t place = 0;
   std::int32_t q_len = 0;
+  std::int32_t reach =
+      0;  // queries that the device may give the row at most: it can split verification again
   bool samples = false;
 };
 
@@ -25,11 +27,13 @@ struct Frame {
 
   std::uint64_t step_id = 0;
   StepKind kind = StepKind::None;
+  bool provisional = false;  // the device splits the verification lengths again
   std::int32_t num_rows = 0;
   std::array<FrameRow, static_cast<std::size_t>(kCapacity)> rows{};
 
   void clear(StepKind new_kind) {
     kind = new_kind;
+    provisional = false;
     num_rows = 0;
   }
   void add(const FrameRow& row) { rows[num_rows++] = row; }
@@ -46,10 +50,24 @@ class FrameQueue {
   const Frame<Cfg>& operator[](std::int32_t index) const { return frames_[(first_ + index) % kDepth]; }
   const Frame<Cfg>& oldest() const { return frames_[first_]; }
 
+  const Frame<Cfg>* find(std::uint64_t step_id) const {
+    for (std::int32_t i = 0; i < size_; ++i) {
+      if ((*this)[i].step_id == step_id) return &(*this)[i];
+    }
+    return nullptr;
+  }
+
+  bool has_rows(StepKind kind) const {
+    for (std::int32_t i = 0; i < size_; ++i) {
+      if ((*this)[i].kind == kind && (*this)[i].num_rows > 0) return true;
+    }
+    return false;
+  }
+
   // The frame to fill for the next step; `push` makes it uncommitted. Needs size() < kDepth.
-  Frame<Cfg>& draft() { return frames_[(first_ + size_) % kDepth]; }
+  Frame<Cfg>& next() { return frames_[(first_ + size_) % kDepth]; }
   void push(std::uint64_t step_id) {
-    draft().step_id = step_id;
+    next().step_id = step_id;
     ++size_;
   }
   void pop() {

@@ -1,6 +1,7 @@
 // The bookkeeping rules that hold between any two calls, checked on demand by tests and fuzzing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -21,8 +22,7 @@ class Invariants {
     check_places(state);
     std::vector<std::int32_t> block_users(std::size_t{Cfg::kNumBlocks});
     std::vector<std::int32_t> slot_users(std::size_t{Cfg::kNumSlots});
-    for (const auto* places :
-         {&state.sequences.partial, &state.sequences.prompted, &state.sequences.running}) {
+    for (const auto* places : lists(state)) {
       for (const std::int32_t place : *places) {
         for (const std::int32_t block : state.sequences.blocks(place))
           ++block_users[static_cast<std::size_t>(block)];
@@ -35,6 +35,11 @@ class Invariants {
   }
 
  private:
+  static auto lists(const State& state) {
+    const auto& s = state.sequences;
+    return std::array{&s.partial, &s.loading, &s.prompted, &s.running, &s.draining};
+  }
+
   static void require(bool holds, const char* rule) {
     if (!holds) fail(rule);
   }
@@ -43,20 +48,25 @@ class Invariants {
 
   static void check_places(const State& state) {
     const auto& sequences = state.sequences;
-    const std::int32_t listed =
-        sequences.partial.size() + sequences.prompted.size() + sequences.running.size();
+    std::int32_t listed = 0;
+    for (const auto* places : lists(state)) listed += places->size();
     require(listed == sequences.occupied(), "every occupied place is in exactly one list");
-    require(listed <= Cfg::kMaxNumSeqs, "sequences exceed max_num_seqs");
-    require(
-        listed + state.requests.waiting_count() == state.requests.live_count(),
-        "every live request waits or has a place"
-    );
-    std::int32_t waiting = 0;
-    for (std::int32_t i = state.requests.head(); i >= 0; i = state.requests[i].next) {
-      require(state.requests[i].state == RequestState::Waiting, "only waiting requests are queued");
-      ++waiting;
+    const std::int32_t live = listed - sequences.draining.size();
+    require(live <= Cfg::kMaxNumSeqs, "I22: sequences exceed max_num_seqs");
+    std::int32_t queued = 0;
+    for (const RequestState queue : {RequestState::Waiting, RequestState::Incoming}) {
+      std::int32_t count = 0;
+      for (std::int32_t i = state.requests.first(queue); i >= 0; i = state.requests[i].next) {
+        require(state.requests[i].state == queue, "only waiting requests are queued");
+        ++count;
+      }
+      require(count == state.requests.queued_count(queue), "the queue's length is its count");
+      queued += count;
     }
-    require(waiting == state.requests.waiting_count(), "the queue's length is its count");
+    require(live + queued == state.requests.live_count(), "every live request waits or has a place");
+    for (const std::int32_t place : sequences.draining) {
+      require(sequences[place].transfer, "B8: a place drains only while its transfer is open");
+    }
   }
 
   // `users` counts the tables that contain an id.
@@ -87,15 +97,27 @@ class Invariants {
       for (std::int32_t r = 0; r < frame.num_rows; ++r) {
         const FrameRow& row = frame.rows[r];
         if (!state.sequences.holds(row.place, row.serial)) continue;
-        const Sequence& sequence = state.sequences[row.place];
+        const Sequence<Cfg>& sequence = state.sequences[row.place];
         const std::int32_t written = frame.kind == StepKind::Prefill
                                          ? sequence.computed
                                          : state.request_at(row.place).length() + reach(state, row);
         if (written > sequence.num_blocks * Cfg::kBlockSize) {
-          fail("request " + std::to_string(row.id) + " may write past its blocks");
+          fail("I13: request " + std::to_string(row.id) + " may write past its blocks");
         }
+        if (frame.kind == StepKind::Decode) check_owned(state, row);
       }
     }
+  }
+
+  // What a decode step may write is shared with nobody.
+  static void check_owned(const State& state, const FrameRow& row) {
+    const Sequence<Cfg>& sequence = state.sequences[row.place];
+    bool owned = state.slots.references(sequence.slot) == 1;
+    const auto first = static_cast<std::size_t>((state.request_at(row.place).length() - 1) / Cfg::kBlockSize);
+    for (const std::int32_t block : state.sequences.blocks(row.place).subspan(first)) {
+      owned = owned && state.blocks.references(block) == 1;
+    }
+    if (!owned) fail("I11: request " + std::to_string(row.id) + " writes to what it shares");
   }
 
   static std::int32_t reach(const State& state, const FrameRow& row) {
@@ -103,7 +125,7 @@ class Invariants {
     for (std::int32_t i = 0; i < state.frames.size(); ++i) {
       for (std::int32_t r = 0; r < state.frames[i].num_rows; ++r) {
         const FrameRow& other = state.frames[i].rows[r];
-        if (other.serial == row.serial) queries += other.q_len;
+        if (other.serial == row.serial) queries += other.reach;
       }
     }
     return queries;

@@ -28,6 +28,9 @@ class Outcomes {
     fresh_.stop_tokens.push_back(stop_token);
   }
 
+  // The request ended since the last call of take().
+  bool holds(std::uint64_t id) const { return std::ranges::find(fresh_.ids, id) != fresh_.ids.end(); }
+
   // What was recorded since the last call. `live` keeps the promise of reserve_for for the buffer that takes
   // over.
   OutcomesView take(std::int32_t live) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/chunk.hpp"
 #include "engine/engine_state.hpp"
 
 namespace deepinfer {
@@ -18,33 +19,45 @@ class Prefill {
 
  public:
   using State = EngineState<Cfg>;
+  using Cut = ChunkCut<Cfg::kCpSize, Cfg::kMaxNumBatchedTokens>;
 
   // A prompt token could be scheduled now: the same admission test that `schedule` applies to its first
   // candidate.
   static bool wants(const State& state) {
-    if (!state.sequences.partial.empty()) return true;
-    const std::int32_t head = state.requests.head();
+    for (const std::int32_t place : state.sequences.partial) {
+      if (!state.request_at(place).paused) return true;
+    }
+    const std::int32_t head = state.requests.first_unpaused(RequestState::Waiting);
     return head >= 0 && obstacle(state, head) == nullptr;
   }
 
-  // Fill the draft frame and the step arrays. No request is admitted without a token of it being scheduled,
+  // Fill the next frame and the step arrays. No request is admitted without a token of it being scheduled,
   // so a step without tokens has changed nothing and needs no rollback.
   static void schedule(State& state) {
     state.step.clear(StepKind::Prefill);
-    state.frames.draft().clear(StepKind::Prefill);
+    state.frames.next().clear(StepKind::Prefill);
     Budget budget;
     // A sequence leaves `partial` with its last chunk; after any other chunk the step is closed.
-    while (!state.sequences.partial.empty()) {
-      const std::int32_t place = state.sequences.partial.front();
-      const Sequence& sequence = state.sequences[place];
-      const std::int32_t chunk = budget.chunk(sequence.computed, sequence.prefill_length);
+    for (std::int32_t i = 0; i < state.sequences.partial.size();) {
+      const std::int32_t place = state.sequences.partial[i];
+      if (state.request_at(place).paused) {
+        ++i;
+        continue;
+      }
+      const Sequence<Cfg>& sequence = state.sequences[place];
+      const std::int32_t chunk =
+          budget.chunk(state.request_at(place), sequence.computed, sequence.prefill_length);
       if (chunk == 0 || !take(state, budget, place, chunk)) return;
     }
-    for (std::int32_t head = state.requests.head(); head >= 0; head = state.requests.head()) {
+    while (true) {
+      const std::int32_t head = state.requests.first_unpaused(RequestState::Waiting);
+      if (head < 0) return;
       const std::int32_t length = state.requests[head].length();
-      const std::int32_t chunk = budget.chunk(0, length);
+      const std::int32_t chunk = budget.chunk(state.requests[head], 0, length);
       if (chunk == 0 || obstacle(state, head) != nullptr) return;
-      const std::int32_t place = admit(state, head, length);
+      const std::int32_t place = state.admit(head, length, RequestState::Partial);
+      state.sequences.partial.push_back(place);
+      state.step.zero_state(state.sequences[place].slot);
       if (!take(state, budget, place, chunk)) return;
     }
   }
@@ -71,15 +84,12 @@ class Prefill {
 
     // Tokens of a prompt that may go into this step; 0 means none. A prompt over the token budget is cut; one
     // over the sum of K lengths waits for the next step, where it comes first and fits.
-    std::int32_t chunk(std::int32_t computed, std::int32_t length) const {
+    std::int32_t chunk(const Request& request, std::int32_t computed, std::int32_t length) const {
       if (prompts == 0) return 0;
-      const std::int32_t left = length - computed;
-      std::int32_t size = std::min(left, tokens);
-      if constexpr (Cfg::kCpSize > 1) {
-        // Context parallel ranks take two mirrored pieces each; only the last chunk may be uneven.
-        if (size < left) size -= size % (2 * Cfg::kCpSize);
-      }
-      return computed + size <= sum_k ? size : 0;
+      const std::int32_t limit = std::min(length, computed + tokens);
+      const bool alone = tokens == Cfg::kMaxNumBatchedTokens;
+      const std::int32_t end = limit == length ? length : Cut::end(request, computed, limit, length, alone);
+      return end <= sum_k ? end - computed : 0;
     }
 
     void spend(std::int32_t size, std::int32_t k_length) {
@@ -89,19 +99,9 @@ class Prefill {
     }
   };
 
-  // Blocks for the whole prompt, the slot and the place go together, or the head waits.
-  static std::int32_t admit(State& state, std::int32_t index, std::int32_t length) {
-    const std::int32_t slot = state.slots.allocate();
-    const std::int32_t place = state.sequences.occupy(index, slot, length);
-    state.requests.admit(index, place);
-    state.grow(place, length);
-    state.step.zero_state(slot);
-    return place;
-  }
-
   // Schedule one chunk. False after a cut: nobody else joins this step.
   static bool take(State& state, Budget& budget, std::int32_t place, std::int32_t chunk) {
-    Sequence& sequence = state.sequences[place];
+    Sequence<Cfg>& sequence = state.sequences[place];
     Request& request = state.requests[sequence.request];
     const std::int32_t start = sequence.computed;
     sequence.computed += chunk;
@@ -110,7 +110,7 @@ class Prefill {
 
     StepRow row;
     row.id = request.id;
-    row.serial = sequence.serial;
+    row.table = sequence.table;
     row.start = start;
     row.q_len = chunk;
     row.slot = sequence.slot;
@@ -118,7 +118,7 @@ class Prefill {
     row.tokens = request.tokens;
     row.blocks = state.sequences.blocks(place);
     state.step.add(row);
-    state.frames.draft().add({request.id, sequence.serial, place, chunk, last});
+    state.frames.next().add({request.id, sequence.serial, place, chunk, chunk, last});
 
     if (!last) return false;
     request.state = RequestState::Prompted;

@@ -14,17 +14,19 @@
 namespace deepinfer {
 
 // One row: `tokens` are the ids that are known on the host, from the sequence's start; the row's queries
-// begin at position `start`. Ids from tokens.size() on are 0 here and are gathered on the device through
-// `remap`.
+// begin at position `start`. Ids beyond `tokens` and `drafts` are 0 here and are gathered on the device
+// through `remap`.
 struct StepRow {
   std::uint64_t id = 0;
-  std::uint64_t serial = 0;
+  std::uint64_t table = 0;  // names `blocks` as long as they only grow
   std::int32_t start = 0;
   std::int32_t q_len = 0;
   std::int32_t slot = 0;
   std::int32_t remap = -1;
   bool samples = false;
+  std::int32_t cap = 0;
   std::span<const std::int32_t> tokens;
+  std::span<const std::int32_t> drafts;  // ids that follow `tokens`, where the host knows them
   std::span<const std::int32_t> blocks;
 };
 
@@ -40,6 +42,9 @@ class StepBuffers {
     graph_ = 0;
     real_rows_ = rows_ = 0;
     real_tokens_ = tokens_ = 0;
+    provisional_ = 0;
+    clone_blocks_.clear();
+    clone_states_.clear();
     zero_states_.clear();
   }
 
@@ -51,22 +56,28 @@ class StepBuffers {
     slot_[r] = row.slot;
     remap_[r] = row.remap;
     samples_[r] = row.samples;
+    caps_[r] = row.cap;
     const auto known = static_cast<std::int32_t>(row.tokens.size());
     for (std::int32_t i = 0; i < Cfg::kHistory; ++i) {
       const std::int32_t position = row.start - Cfg::kHistory + i;
       history_[Cfg::kHistory * r + i] = 0 <= position && position < known ? row.tokens[position] : -1;
     }
     for (std::int32_t position = row.start; position < row.start + row.q_len; ++position, ++tokens_) {
-      input_ids_[tokens_] = position < known ? row.tokens[position] : 0;
+      const std::int32_t draft = position - known;
+      const bool drafted = 0 <= draft && draft < static_cast<std::int32_t>(row.drafts.size());
+      input_ids_[tokens_] = position < known ? row.tokens[position] : drafted ? row.drafts[draft] : 0;
       positions_[tokens_] = position;
       row_of_token_[tokens_] = r;
     }
-    fill_table(r, row.serial, row.blocks);
+    fill_table(r, row.table, row.blocks);
     real_rows_ = rows_;
     real_tokens_ = tokens_;
   }
 
   void zero_state(std::int32_t slot) { zero_states_.push_back(slot); }
+  void clone_block(std::int32_t source, std::int32_t copy) { push_pair(clone_blocks_, source, copy); }
+  void clone_state(std::int32_t source, std::int32_t copy) { push_pair(clone_states_, source, copy); }
+  void set_provisional(bool provisional) { provisional_ = provisional; }
 
   // Fill up to a graph's token and row counts. Padding tokens share as few rows as max_q allows; each such
   // row looks like a sequence that starts now in block 0 and slot 0. Rows that are left have no queries.
@@ -88,7 +99,8 @@ class StepBuffers {
   std::int32_t num_rows() const { return real_rows_; }
   std::int32_t total_q() const { return real_tokens_; }
 
-  StepView view(std::span<const std::uint64_t> ignored, std::span<const std::uint64_t> preempted) const {
+  // Without what the whole state adds: `ignored`, `preempted` and `loads`.
+  StepView view() const {
     const auto rows = static_cast<std::size_t>(rows_);
     const auto tokens = static_cast<std::size_t>(tokens_);
     StepView view;
@@ -108,28 +120,38 @@ class StepBuffers {
     view.input_ids = {input_ids_.data(), tokens};
     view.positions = {positions_.data(), tokens};
     view.row_of_token = {row_of_token_.data(), tokens};
-    view.clone_blocks = {nullptr, 0, 2};
-    view.clone_states = {nullptr, 0, 2};
+    view.provisional = provisional_;
+    view.caps = {caps_.data(), static_cast<std::size_t>(real_rows_)};
+    view.clone_blocks = pairs(clone_blocks_);
+    view.clone_states = pairs(clone_states_);
     view.zero_states = {zero_states_.begin(), static_cast<std::size_t>(zero_states_.size())};
-    view.ignored = ignored;
-    view.preempted = preempted;
     return view;
   }
 
  private:
   template <class T, std::int64_t Count>
   using Array = std::array<T, static_cast<std::size_t>(Count)>;
+  using Pairs = FixedList<2 * Cfg::kMaxNumSeqs>;
+
+  static void push_pair(Pairs& pairs, std::int32_t source, std::int32_t copy) {
+    pairs.push_back(source);
+    pairs.push_back(copy);
+  }
+
+  static Matrix<std::int32_t> pairs(const Pairs& list) {
+    return {list.begin(), static_cast<std::size_t>(list.size()) / 2, 2};
+  }
 
   // A table only grows while one sequence keeps its row, so only the new entries are written then.
-  void fill_table(std::int32_t row, std::uint64_t serial, std::span<const std::int32_t> blocks) {
+  void fill_table(std::int32_t row, std::uint64_t name, std::span<const std::int32_t> blocks) {
     std::int32_t* const table =
         block_table_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(Cfg::kBlocksPerSeq);
     const auto count = static_cast<std::int32_t>(blocks.size());
-    const bool same = table_serial_[row] == serial;
+    const bool same = table_name_[row] == name;
     const std::int32_t from = same ? table_blocks_[row] : 0;
     std::copy(blocks.begin() + from, blocks.end(), table + from);
     if (count < table_blocks_[row]) std::fill(table + count, table + table_blocks_[row], 0);
-    table_serial_[row] = serial;
+    table_name_[row] = name;
     table_blocks_[row] = count;
   }
 
@@ -140,6 +162,7 @@ class StepBuffers {
   std::int32_t rows_ = 0;
   std::int32_t real_tokens_ = 0;
   std::int32_t tokens_ = 0;
+  std::int32_t provisional_ = 0;
 
   Array<std::uint64_t, kMaxRows> ids_{};
   Array<std::int32_t, kMaxRows> q_len_{};
@@ -147,13 +170,16 @@ class StepBuffers {
   Array<std::int32_t, kMaxRows> slot_{};
   Array<std::int32_t, kMaxRows> remap_{};
   Array<std::int32_t, kMaxRows> samples_{};
+  Array<std::int32_t, kMaxRows> caps_{};
   Array<std::int32_t, std::int64_t{kMaxRows} * Cfg::kHistory> history_{};
   Array<std::int32_t, std::int64_t{kMaxRows} * Cfg::kBlocksPerSeq> block_table_{};
-  Array<std::uint64_t, kMaxRows> table_serial_{};  // whose table a row shows
-  Array<std::int32_t, kMaxRows> table_blocks_{};   // and how many of its entries are not 0
+  Array<std::uint64_t, kMaxRows> table_name_{};   // which table a row shows
+  Array<std::int32_t, kMaxRows> table_blocks_{};  // and how many of its entries are not 0
   Array<std::int32_t, kMaxTokens> input_ids_{};
   Array<std::int32_t, kMaxTokens> positions_{};
   Array<std::int32_t, kMaxTokens> row_of_token_{};
+  Pairs clone_blocks_;
+  Pairs clone_states_;
   FixedList<Cfg::kMaxNumPrompts> zero_states_;
 };
 

@@ -5,20 +5,27 @@
 
 #include "engine/decode.hpp"
 #include "engine/fingerprint_hash.hpp"
+#include "engine/group_flags.hpp"
+#include "engine/incoming.hpp"
 #include "engine/prefill.hpp"
 #include "engine/vote.hpp"
 
 namespace deepinfer {
 
-// Every member moves by outcomes that the whole group has agreed on, so all ranks hold equal values at all
-// times.
-template <class Cfg>
+// Counters move by outcomes that the whole group has agreed on, so all ranks hold equal values at all times.
+template <class Cfg, template <class> class Verification, template <class> class Order>
 class NormalStep {
   static_assert(Cfg::kPrefillAttemptInterval >= 1);
   static_assert(Cfg::kPrefillAnyAttemptInterval > Cfg::kPrefillAttemptInterval);
   static_assert(Cfg::kPrefillBurst >= 1);
 
  public:
+  using PrefillHalf = Prefill<Cfg>;
+  using DecodeHalf = Decode<Cfg, Verification, Order>;
+  using IncomingHalf = Incoming<Cfg>;
+
+  DecodeHalf decode_half;
+
   // `flags` is the reduced record of the last step, or null; `vote` is filled when the verdict is Vote.
   Verdict begin(const Record* flags, const LocalState& local, Record& vote) {
     if (flags != nullptr) {
@@ -26,8 +33,10 @@ class NormalStep {
       group_idle_ = (*flags)[group_flags::kDecodable] == 0;
     }
     point_ = point();
+    decision_ = Decision{.point = point_, .decode_counter = decode_steps_};
     if (point_ == Point::None) return decode();
     round_ = 1;
+    decision_.want = local.want;
     vote = round_one_record(local);
     return Verdict::Vote;
   }
@@ -41,20 +50,15 @@ class NormalStep {
   // After the verdict Attempt.
   Verdict attempted(bool scheduled, Record& vote) {
     round_ = 2;
+    decision_.scheduled = scheduled;
     vote = round_two_record(scheduled);
     return Verdict::Vote;
   }
 
-  static bool wants_prefill(const EngineState<Cfg>& state) { return Prefill<Cfg>::wants(state); }
-  static void schedule_prefill(EngineState<Cfg>& state) { Prefill<Cfg>::schedule(state); }
-  static const char* prefill_obstacle(const EngineState<Cfg>& state, std::int32_t request) {
-    return Prefill<Cfg>::obstacle(state, request);
-  }
+  // The engine's part of `work` in the published record: a NORMAL engine votes instead.
+  static bool work(const LocalState&) { return false; }
 
-  template <template <class> class Verification, template <class> class Order>
-  static void schedule_decode(EngineState<Cfg>& state) {
-    Decode<Cfg, Verification, Order>::schedule(state);
-  }
+  const Decision& decision() const { return decision_; }
 
   // Intervals are the only thing that the count of decode steps is compared with, so its residues are the
   // state.
@@ -73,9 +77,6 @@ class NormalStep {
   }
 
  private:
-  // At an ALL point every rank must want a prefill, at an ANY point one is enough.
-  enum class Point : std::uint8_t { None, All, Any };
-
   Point point() const {
     const bool in_burst = 0 < burst_ && burst_ < Cfg::kPrefillBurst;
     const auto due = [this](std::int32_t interval) {
@@ -91,7 +92,9 @@ class NormalStep {
     round_one_ = reduced;
     if (reduced[round_one::kError] != 0) return Verdict::Error;
     if (reduced[round_one::kUnfinished] == 0 && reduced[round_one::kPending] == 0) return done();
+    // At an ALL point every rank must want a prefill, at an ANY point one is enough.
     const bool go = point_ == Point::Any ? reduced[round_one::kWant] != 0 : reduced[round_one::kDecline] == 0;
+    decision_.go = go;
     return go ? Verdict::Attempt : no_prefill();
   }
 
@@ -130,6 +133,7 @@ class NormalStep {
   std::int32_t round_ = 0;  // the voting round that waits for its result, 0 if none
   Point point_ = Point::None;
   Record round_one_{};
+  Decision decision_;
 };
 
 }  // namespace deepinfer

@@ -1,4 +1,4 @@
-// The two voting rounds of a NORMAL engine: layout of their records and what a policy can decide.
+// What a step policy can decide, the two voting rounds of a NORMAL engine, and what the others do instead.
 #pragma once
 
 #include <cstdint>
@@ -27,5 +27,15 @@ inline Record round_one_record(const LocalState& local) {
 }
 
 inline Record round_two_record(bool scheduled) { return {scheduled, 0, 0, 0, 0, 0}; }
+
+// An engine that does not vote follows the delivered record: all ranks run `step` while one has work. Without
+// a record, at the start and after DONE, they only exchange one.
+inline Verdict follow(const Record* flags, Verdict step) {
+  if (flags == nullptr) return Verdict::Idle;
+  if ((*flags)[group_flags::kError] != 0) return Verdict::Error;
+  if ((*flags)[group_flags::kWork] != 0) return step;
+  if ((*flags)[group_flags::kPending] != 0) return Verdict::Idle;
+  return (*flags)[group_flags::kUnfinished] != 0 ? Verdict::Stalled : Verdict::Done;
+}
 
 }  // namespace deepinfer

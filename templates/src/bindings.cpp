@@ -80,11 +80,25 @@ Dense<std::int32_t> record_result(const Record& record) {
   return Dense<std::int32_t>(static_cast<py::ssize_t>(record.size()), record.data());
 }
 
+Dense<std::int32_t> owned(const std::vector<std::int32_t>& values) {
+  return Dense<std::int32_t>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+std::vector<deepinfer::ImageSpan> image_spans_argument(const Dense<std::int32_t>& array) {
+  if (array.size() == 0) return {};
+  const auto matrix = matrix_argument("image_spans", array);
+  if (matrix.columns != 2) throw py::value_error("image_spans must have two columns: start and end");
+  std::vector<deepinfer::ImageSpan> spans;
+  for (std::size_t i = 0; i < matrix.rows; ++i) spans.push_back({matrix.data[2 * i], matrix.data[2 * i + 1]});
+  return spans;
+}
+
 // What Python holds: the engine. `owner` of every view is the object that wraps this.
 struct Scheduler {
   std::unique_ptr<EngineApi> engine;
 };
 
+// `owner` keeps the scheduler alive and counts the arrays that are held: see Loan.
 struct Step {
   deepinfer::StepView view;
   py::object owner;
@@ -128,11 +142,14 @@ void bind_step(py::module_& module) {
   view_property<&View::input_ids>(step, "input_ids");
   view_property<&View::positions>(step, "positions");
   view_property<&View::row_of_token>(step, "row_of_token");
+  step.def_property_readonly("provisional", [](const Step& s) { return s.view.provisional; });
+  view_property<&View::caps>(step, "caps");
   view_property<&View::clone_blocks>(step, "clone_blocks");
   view_property<&View::clone_states>(step, "clone_states");
   view_property<&View::zero_states>(step, "zero_states");
   view_property<&View::ignored>(step, "ignored");
   view_property<&View::preempted>(step, "preempted");
+  view_property<&View::loads>(step, "loads");
 }
 
 void bind_results(py::module_& module) {
@@ -146,13 +163,53 @@ void bind_results(py::module_& module) {
   view_property<&deepinfer::OutcomesView::stop_tokens>(outcomes, "stop_tokens");
 }
 
+// Prompt, limits and what restricts the cuts of a prompt; see docs/formats.md, section 3.
 void add(
     Scheduler& self, std::uint64_t id, const Dense<std::int32_t>& prompt, std::int64_t max_tokens,
-    std::int64_t min_tokens, const Dense<std::int32_t>& end_ids
+    std::int64_t min_tokens, const Dense<std::int32_t>& end_ids, const Dense<std::int32_t>& checkpoints,
+    const Dense<std::int32_t>& image_spans
 ) {
-  const auto tokens = vector_argument("prompt", prompt);
-  const auto ends = vector_argument("end_ids", end_ids);
-  without_gil([&] { self.engine->add(id, tokens, max_tokens, min_tokens, ends); });
+  const auto spans = image_spans_argument(image_spans);
+  const deepinfer::NewPrompt request{
+      .id = id,
+      .tokens = vector_argument("prompt", prompt),
+      .limits = {max_tokens, min_tokens, vector_argument("end_ids", end_ids)},
+      .checkpoints = vector_argument("checkpoints", checkpoints),
+      .image_spans = spans
+  };
+  without_gil([&] { self.engine->add(request); });
+}
+
+void add_prompted(
+    Scheduler& self, std::uint64_t id, const Dense<std::int32_t>& tokens, std::int64_t prompt_length,
+    std::int64_t max_tokens, std::int64_t min_tokens, const Dense<std::int32_t>& end_ids
+) {
+  const deepinfer::NewPrompted request{
+      .id = id,
+      .tokens = vector_argument("tokens", tokens),
+      .prompt_length = prompt_length,
+      .limits = {max_tokens, min_tokens, vector_argument("end_ids", end_ids)}
+  };
+  without_gil([&] { self.engine->add_prompted(request); });
+}
+
+void fork(Scheduler& self, std::uint64_t parent, const Dense<std::uint64_t>& children) {
+  const auto ids = vector_argument("children", children);
+  without_gil([&] { self.engine->fork(parent, ids); });
+}
+
+void set_cost_curve(Scheduler& self, const Dense<double>& milliseconds) {
+  const auto values = vector_argument("milliseconds", milliseconds);
+  without_gil([&] { self.engine->set_cost_curve(values); });
+}
+
+Dense<std::int32_t> split(
+    const Scheduler& self, const Dense<std::int32_t>& caps, const Dense<std::uint16_t>& confidences,
+    std::int32_t total
+) {
+  const auto rows = vector_argument("caps", caps);
+  const auto matrix = matrix_argument("confidences", confidences);
+  return owned(without_gil([&] { return self.engine->split(rows, matrix, total); }));
 }
 
 int begin_step(Scheduler& self, const py::object& flags) {
@@ -198,14 +255,71 @@ py::dict stats(const Scheduler& self) {
   return result;
 }
 
+template <auto Method>
+void def_by_id(py::class_<Scheduler>& type, const char* name) {
+  type.def(
+      name,
+      [](Scheduler& self, std::uint64_t id) { without_gil([&] { (*self.engine.*Method)(id); }); },
+      "id"_a
+  );
+}
+
+void bind_decision(py::module_& module) {
+  using deepinfer::Decision;
+  py::class_<Decision> decision(module, "Decision", py::module_local(), "How the last action came about.");
+  decision.def_property_readonly("point", [](const Decision& d) { return static_cast<int>(d.point); });
+  decision.def_readonly("want", &Decision::want);
+  decision.def_readonly("go", &Decision::go);
+  decision.def_readonly("scheduled", &Decision::scheduled);
+  decision.def_readonly("decode_counter", &Decision::decode_counter);
+}
+
 void bind_scheduler(py::module_& module) {
   py::class_<Scheduler> type(
       module, "Scheduler", py::module_local(), "The engine's scheduler: a sans-IO core."
   );
   type.def(py::init([] { return Scheduler{without_gil([] { return deepinfer::make_engine(); })}; }));
-  type.def("add", &add, "id"_a, "prompt"_a, "max_tokens"_a, "min_tokens"_a, "end_ids"_a);
+  const Dense<std::int32_t> none(py::ssize_t{0});
   type.def(
-      "abort", [](Scheduler& self, std::uint64_t id) { without_gil([&] { self.engine->abort(id); }); }, "id"_a
+      "add",
+      &add,
+      "id"_a,
+      "prompt"_a,
+      "max_tokens"_a,
+      "min_tokens"_a,
+      "end_ids"_a,
+      "checkpoints"_a = none,
+      "image_spans"_a = none
+  );
+  type.def(
+      "add_prompted",
+      &add_prompted,
+      "id"_a,
+      "tokens"_a,
+      "prompt_length"_a,
+      "max_tokens"_a,
+      "min_tokens"_a,
+      "end_ids"_a
+  );
+  type.def("fork", &fork, "parent"_a, "children"_a);
+  def_by_id<&EngineApi::pause>(type, "pause");
+  def_by_id<&EngineApi::resume>(type, "resume");
+  def_by_id<&EngineApi::begin_transfer>(type, "begin_transfer");
+  def_by_id<&EngineApi::end_transfer>(type, "end_transfer");
+  def_by_id<&EngineApi::abort>(type, "abort");
+  type.def(
+      "blocks",
+      [](const Scheduler& self, std::uint64_t id) {
+        return owned(without_gil([&] { return self.engine->blocks(id); }));
+      },
+      "id"_a
+  );
+  type.def(
+      "slot",
+      [](const Scheduler& self, std::uint64_t id) {
+        return without_gil([&] { return self.engine->slot(id); });
+      },
+      "id"_a
   );
   type.def(
       "finish",
@@ -227,6 +341,18 @@ void bind_scheduler(py::module_& module) {
       },
       "message"_a
   );
+  type.def("set_cost_curve", &set_cost_curve, "milliseconds"_a);
+  type.def(
+      "observe",
+      [](Scheduler& self, std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) {
+        without_gil([&] { self.engine->observe(graph, rows, forward_ms, sampler_ms); });
+      },
+      "graph"_a,
+      "rows"_a,
+      "forward_ms"_a,
+      "sampler_ms"_a
+  );
+  type.def("split", &split, "caps"_a, "confidences"_a, "total"_a);
   type.def("begin_step", &begin_step, "flags"_a.none(true));
   type.def("vote", [](const Scheduler& self) {
     return record_result(without_gil([&] { return self.engine->vote(); }));
@@ -234,6 +360,9 @@ void bind_scheduler(py::module_& module) {
   type.def("resolve_vote", &resolve_vote, "reduced"_a);
   type.def("flags", [](const Scheduler& self) {
     return record_result(without_gil([&] { return self.engine->flags(); }));
+  });
+  type.def("decision", [](const Scheduler& self) {
+    return without_gil([&] { return self.engine->decision(); });
   });
   type.def("step", &step);
   type.def("commit", &commit, "step_id"_a, "tokens"_a, "counts"_a, "confidences"_a);
@@ -278,6 +407,7 @@ PYBIND11_MODULE(deepinfer_engine, module) {
   module.attr("plan_digest") = py::str(info.plan_digest.data(), info.plan_digest.size());
   module.attr("files_digest") = py::str(info.files_digest.data(), info.files_digest.size());
   module.def("constants", &constants, "The values of EngineConfig by their C++ names.");
+  bind_decision(module);
   bind_step(module);
   bind_results(module);
   bind_scheduler(module);

@@ -29,7 +29,8 @@ int main() {
   const std::vector<std::int32_t> prompt(4, 7);
   // The fifth request waits and dies there; the first four end one after the other, in decode steps.
   for (std::uint64_t id = 1; id <= 5; ++id) {
-    scheduler.add(id, prompt, 40 + static_cast<std::int64_t>(id), 0, std::array<std::int32_t, 1>{3});
+    const std::array<std::int32_t, 1> ends{3};
+    scheduler.add({id, prompt, {40 + static_cast<std::int64_t>(id), 0, ends}, {}, {}});
   }
   const std::array<std::int32_t, 4> tokens{7, 7, 7, 7};
   const std::array<std::int32_t, 4> counts{1, 1, 1, 1};

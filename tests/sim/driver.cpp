@@ -55,6 +55,7 @@ struct Config {
   static constexpr std::int32_t kPrefillCacheUsageLimitDenominator = 10;
   static constexpr bool kStopPreemptedRequest = StopPreempted;
   static constexpr std::int32_t kCpSize = Cp;
+  static constexpr bool kPaddedDispatch = false;
   static constexpr std::int32_t kMaxTotalQ = kMaxNumSeqs * kMaxQ;
   static constexpr std::array<std::int32_t, 3> kGraphSizes{1, 3, kMaxTotalQ};
   static constexpr std::array<std::int32_t, 3> kGraphRows{2, 10, 10};
@@ -100,8 +101,24 @@ struct Rank {
     const std::array<std::int32_t, 2> ends{static_cast<std::int32_t>(random() % 97), 13};
     const auto most = static_cast<std::int64_t>(1 + random() % 90);
     const auto least = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most + 1));
-    core.add(id, prompt, most, least, ends);
+    core.add(
+        {.id = id, .tokens = prompt, .limits = {most, least, ends}, .checkpoints = {}, .image_spans = {}}
+    );
     lives[id].prompt_length = length;
+  }
+
+  // An id whose end was reported, or that another rank has, is refused.
+  void finish(std::uint64_t id, std::int32_t reason) {
+    const auto life = lives.find(id);
+    const std::uint64_t before = core.fingerprint();
+    bool refused = false;
+    try {
+      core.finish(id, reason);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    require(refused == (life == lives.end() || life->second.ended), "an unknown id is refused, no other one");
+    require(!refused || core.fingerprint() == before, "a refused call changes nothing");
   }
 
   std::pair<std::uint64_t, std::int32_t>& tag(
@@ -212,7 +229,7 @@ class Group {
       Rank<Cfg>& rank = ranks_[random_() % ranks_.size()];
       const std::uint64_t kind = random_() % 10;
       if (kind < 4) rank.add(next_id++, random_);
-      if (kind == 4) rank.core.finish(1 + random_() % next_id, static_cast<std::int32_t>(1 + random_() % 5));
+      if (kind == 4) rank.finish(1 + random_() % next_id, static_cast<std::int32_t>(1 + random_() % 5));
       rank.collect();
       for (std::uint64_t i = random_() % 6; kind > 4 && i > 0; --i) step();
     }
@@ -232,7 +249,7 @@ class Group {
     while (agreed(actions) == Action::Vote) {
       const Record reduced = reduce([](const Rank<Cfg>& rank) { return rank.core.vote(); });
       // A request may die between the votes.
-      if (random_() % 50 == 0) ranks_[0].core.finish(1 + random_() % 20, 3);
+      if (random_() % 50 == 0) ranks_[0].finish(1 + random_() % 20, 3);
       for (std::size_t i = 0; i < ranks_.size(); ++i) actions[i] = ranks_[i].core.resolve_vote(reduced);
     }
     const Action action = agreed(actions);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -17,8 +18,14 @@ int main() {
   std::thread caller([&engine] {
     const std::vector<std::int32_t> prompt(9, 7);
     for (std::uint64_t id = 1; id <= kRequests; ++id) {
-      engine->add(id, prompt, 6, 0, std::array<std::int32_t, 1>{3});
-      if (id % 3 == 0) engine->abort(id - 2);
+      const std::array<std::int32_t, 1> ends{3};
+      engine->add({id, prompt, {6, 0, ends}, {}, {}});
+      if (id % 3 != 0) continue;
+      try {
+        engine->abort(id - 2);
+      } catch (const std::invalid_argument&) {
+        // The other thread has been told already that it ended.
+      }
       engine->fingerprint();
     }
     engine->set_pending(false);

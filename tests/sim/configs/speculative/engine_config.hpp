@@ -32,6 +32,7 @@ struct EngineConfig {
   static constexpr std::int32_t kPrefillCacheUsageLimitDenominator = 5;
   static constexpr bool kStopPreemptedRequest = false;
   static constexpr std::int32_t kCpSize = 2;
+  static constexpr bool kPaddedDispatch = false;  // parallel.dispatch
   static constexpr std::int32_t kMaxTotalQ = 30;
   static constexpr std::array<std::int32_t, 7> kGraphSizes{1, 2, 4, 8, 16, 24, 30};
   static constexpr std::array<std::int32_t, 7> kGraphRows{
