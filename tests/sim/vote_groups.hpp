@@ -13,7 +13,9 @@
 #include "engine/core.hpp"
 #include "engine/engine_types.hpp"
 #include "engine/order_output_length.hpp"
+#include "engine/step_completion.hpp"
 #include "engine/step_normal.hpp"
+#include "engine/step_prompt.hpp"
 #include "engine/verify_fixed.hpp"
 #include "vote_explore.hpp"
 #include "vote_moves.hpp"
@@ -24,6 +26,7 @@ namespace votecheck {
 
 // What distinguishes the groups. ALL points come every 2 decode steps, ANY points every 3.
 struct Shape {
+  deepinfer::EngineType type = deepinfer::EngineType::Normal;
   std::int32_t places = 1;
   std::int32_t nextn = 0;
   std::int32_t burst = 1;
@@ -33,11 +36,12 @@ struct Shape {
   std::int32_t usable_blocks = 4;
   bool tight = false;  // blocks run out while sequences decode
   bool stop_preempted = true;
+  bool padded = false;  // dispatch
 };
 
 template <Shape S>
 struct Config {
-  static constexpr deepinfer::EngineType kEngineType = deepinfer::EngineType::Normal;
+  static constexpr deepinfer::EngineType kEngineType = S.type;
   static constexpr bool kTight = S.tight;
   static constexpr std::int32_t kMaxNumSeqs = S.places;
   static constexpr std::int32_t kMaxModelLen = 6;
@@ -59,6 +63,7 @@ struct Config {
   static constexpr std::int32_t kPrefillCacheUsageLimitDenominator = 1;
   static constexpr bool kStopPreemptedRequest = S.stop_preempted;
   static constexpr std::int32_t kCpSize = 1;
+  static constexpr bool kPaddedDispatch = S.padded;
   static constexpr std::int32_t kMaxTotalQ = kMaxNumSeqs * kMaxQ;
   static constexpr std::array<std::int32_t, 1> kGraphSizes{kMaxTotalQ};
   static constexpr std::array<std::int32_t, 1> kGraphRows{2 * kMaxNumSeqs};
@@ -70,6 +75,16 @@ using NormalGroup = World<
     Cfg,
     deepinfer::Core<Cfg, deepinfer::NormalStep, deepinfer::FixedVerification, deepinfer::OutputLengthOrder>,
     NormalRule>;
+
+template <class Cfg>
+using PromptGroup = World<Cfg, deepinfer::Core<Cfg, deepinfer::PromptStep>, ExchangeRule>;
+
+template <class Cfg>
+using CompletionGroup = World<
+    Cfg,
+    deepinfer::Core<
+        Cfg, deepinfer::CompletionStep, deepinfer::FixedVerification, deepinfer::OutputLengthOrder>,
+    ExchangeRule>;
 
 // False if a rule is broken. Groups that `chosen` does not name are left out, unless it is empty.
 template <class WorldType>

@@ -20,11 +20,25 @@ struct Options {
   std::int32_t pendings = 0;     // times that a rank may say it expects something
   std::int32_t faults = 0;       // errors that a rank may report
   std::int32_t stops = 0;        // commits of one rank that bring an end id
+  std::int32_t pauses = 0;       // of one rank, in all
+  bool prompted = false;         // requests with even ids come by add_prompted
   bool deferred = false;         // a decode step's results come one step later
   bool early = false;            // or at any earlier point
 };
 
-enum class MoveKind : std::uint8_t { Proceed, Arrive, Abort, Expect, Settle, Fault, Stop, Commit };
+enum class MoveKind : std::uint8_t {
+  Proceed,
+  Arrive,
+  Abort,
+  Pause,
+  Resume,
+  EndTransfer,
+  Expect,
+  Settle,
+  Fault,
+  Stop,
+  Commit
+};
 
 struct Move {
   MoveKind kind = MoveKind::Proceed;
@@ -34,7 +48,17 @@ struct Move {
 
 inline std::string text_of(const Move& move) {
   constexpr std::array names{
-      "proceed", "arrive", "abort", "expect", "settle", "error", "stop next", "commit"
+      "proceed",
+      "arrive",
+      "abort",
+      "pause",
+      "resume",
+      "end transfer",
+      "expect",
+      "settle",
+      "error",
+      "stop next",
+      "commit"
   };
   std::string text = names[static_cast<std::size_t>(move.kind)];
   if (move.kind == MoveKind::Proceed) return text;

@@ -28,14 +28,18 @@ class Rank {
         aborts_(options.aborts),
         pendings_(options.pendings),
         faults_(options.faults),
-        stops_(options.stops) {}
+        stops_(options.stops),
+        pauses_(options.pauses) {}
 
   void list_moves(std::int32_t rank, std::vector<Move>& moves) const {
     if (const std::uint64_t id = next_id(); id != 0) moves.push_back({MoveKind::Arrive, rank, id});
-    if (aborts_ > 0) {
-      for (const auto* list : {&model.queue, &model.placed})
-        for (const Asked& asked : *list) moves.push_back({MoveKind::Abort, rank, asked.id});
-    }
+    model.each([&](const Asked& asked) {
+      if (aborts_ > 0) moves.push_back({MoveKind::Abort, rank, asked.id});
+      if (asked.paused) moves.push_back({MoveKind::Resume, rank, asked.id});
+      if (pauses_ > 0 && !asked.paused) moves.push_back({MoveKind::Pause, rank, asked.id});
+      if (asked.stage == Stage::Loading) moves.push_back({MoveKind::EndTransfer, rank, asked.id});
+    });
+    for (const std::uint64_t id : model.draining) moves.push_back({MoveKind::EndTransfer, rank, id});
     if (pendings_ > 0 && !model.pending) moves.push_back({MoveKind::Expect, rank});
     if (model.pending) moves.push_back({MoveKind::Settle, rank});
     if (faults_ > 0) moves.push_back({MoveKind::Fault, rank});
@@ -44,24 +48,32 @@ class Rank {
     if (options_->early) moves.push_back({MoveKind::Commit, rank});
   }
 
-  // `late`: the first vote of the current step is published, its result is not known yet.
+  // `late`: the record that the group decides by is published, its decision is not known yet.
   void disturb(const Move& move, bool late) {
     switch (move.kind) {
       case MoveKind::Proceed:
         break;
-      case MoveKind::Arrive: {
-        const std::vector<std::int32_t> prompt(static_cast<std::size_t>(options_->prompt), kToken);
-        core.add(move.id, prompt, options_->outputs, 0, std::array{kEndId});
-        model.queue.push_back({move.id, options_->prompt, options_->outputs, 0, false, late});
-        if (options_->outstanding == 0) --arrivals_;
+      case MoveKind::Arrive:
+        arrive(move.id, late);
         break;
-      }
       case MoveKind::Abort:
         core.finish(move.id, static_cast<std::int32_t>(Reason::Abort));
         model.end(move.id, Reason::Abort);
         if (head_ == move.id) head_ = 0;
         if (waiter_ == move.id) waiter_ = 0;
         --aborts_;
+        break;
+      case MoveKind::Pause:
+      case MoveKind::Resume: {
+        const bool paused = move.kind == MoveKind::Pause;
+        core.set_paused(move.id, paused);
+        model.find(move.id)->paused = paused;
+        if (paused) --pauses_;
+        break;
+      }
+      case MoveKind::EndTransfer:
+        core.end_transfer(move.id);
+        model.end_transfer(move.id);
         break;
       case MoveKind::Expect:
       case MoveKind::Settle:
@@ -87,6 +99,7 @@ class Rank {
   Pools pools() const {
     Pools pools;
     for (const auto& counter : core.stats()) {
+      if (counter.name == "free_places") pools.places = static_cast<std::int32_t>(counter.value);
       if (counter.name == "free_blocks") pools.blocks = static_cast<std::int32_t>(counter.value);
       if (counter.name == "free_slots") pools.slots = static_cast<std::int32_t>(counter.value);
     }
@@ -95,10 +108,16 @@ class Rank {
 
   Local local() const { return model.local(pools()); }
 
-  void begin() { head_ = model.first_wanted(pools()); }
+  Record flags() const { return published(local(), wish()); }
 
-  // Takes over the step that the rank scheduled; true if it has no rows.
-  bool run(Action action, Digest& observed) {
+  void begin() {
+    model.admit_incoming(pools());
+    if (!is_completion()) head_ = model.first_wanted(pools());
+  }
+
+  // Takes over the step that the rank scheduled; true if it has no rows. `agreed_graph` counts with padded
+  // dispatch.
+  bool run(Action action, std::int32_t agreed_graph, Digest& observed) {
     const auto view = core.step();
     const StepKind kind = action == Action::Prefill ? StepKind::Prefill : StepKind::Decode;
     require(view.kind == kind, "I8: EP collective missing, the rank has no step of the group's kind");
@@ -114,7 +133,8 @@ class Rank {
       flight.rows = model.planned;
     } else {
       check_decode(flight.rows);
-      require(view.graph >= view.total_q, "I14: the graph holds the step");
+      const std::int32_t graph = Cfg::kPaddedDispatch ? agreed_graph : smallest_graph(view.total_q);
+      require(view.graph == graph && view.total_q <= graph, "I14: the graph of the step");
     }
     Model::mix_rows(observed, flight.rows);
     model.flights.push_back(std::move(flight));
@@ -128,8 +148,15 @@ class Rank {
     head_ = 0;
     require(std::ranges::equal(core.step().ignored, model.ignored), "I20: a step names what died waiting");
     model.ignored.clear();
+    check_loads();
     collect();
     while (model.flights.size() > keep) commit_oldest();
+  }
+
+  // After begin_step: its copies and loads are shown with whatever it led to.
+  void check_loads() {
+    require(std::ranges::equal(core.step().loads, model.loads), "I20: a step names what is to be loaded");
+    model.loads.clear();
   }
 
   void collect() {
@@ -150,11 +177,47 @@ class Rank {
     digest.add(static_cast<std::uint64_t>(arrivals_ * 64 + aborts_ * 16 + waited_));
     digest.add(head_ * 1024 + waiter_);
     digest.add(static_cast<std::uint64_t>(pendings_ * 64 + faults_ * 16 + stops_ * 2 + stop_next_));
+    digest.add(static_cast<std::uint64_t>(pauses_));
   }
 
  private:
   static constexpr std::int32_t kToken = 7;
   static constexpr std::int32_t kEndId = 13;
+
+  static bool is_completion() { return Cfg::kEngineType == deepinfer::EngineType::Completion; }
+
+  void arrive(std::uint64_t id, bool late) {
+    Asked asked{id, options_->prompt, options_->outputs, 0, Stage::Waiting, false, late};
+    if (Cfg::kEngineType == deepinfer::EngineType::Prompt) asked.left = 1;
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(options_->prompt), kToken);
+    const std::array ends{kEndId};
+    const deepinfer::RequestLimits limits{options_->outputs, 0, ends};
+    if (is_completion() || (options_->prompted && id % 2 == 0)) {
+      // Its first output token came from elsewhere.
+      tokens.push_back(kToken);
+      asked.stage = Stage::Incoming;
+      asked.computed = ++asked.tokens;
+      --asked.left;
+      core.add_prompted({id, tokens, options_->prompt, limits});
+      model.incoming.push_back(asked);
+    } else {
+      core.add({id, tokens, limits, {}, {}});
+      model.queue.push_back(asked);
+    }
+    if (options_->outstanding == 0) --arrivals_;
+  }
+
+  // With padded dispatch, the graph size that the rank asks for: all sequences with all drafts.
+  std::int32_t wish() const {
+    if (!Cfg::kPaddedDispatch) return 0;
+    const auto decodes = [](const Asked& asked) { return asked.stage == Stage::Decoding; };
+    const auto rows = static_cast<std::int32_t>(std::ranges::count_if(model.placed, decodes));
+    return smallest_graph(rows * Cfg::kMaxQ);
+  }
+
+  static std::int32_t smallest_graph(std::int32_t tokens) {
+    return *std::ranges::lower_bound(Cfg::kGraphSizes, tokens);
+  }
 
   // The id of the request that may arrive, 0 if none may.
   std::uint64_t next_id() const {
@@ -162,7 +225,7 @@ class Rank {
       return arrivals_ == 0 ? 0 : static_cast<std::uint64_t>(options_->arrivals - arrivals_ + 1);
     if (model.live_count() >= static_cast<std::size_t>(options_->outstanding)) return 0;
     std::uint64_t id = 1;
-    while (model.lives(id)) ++id;
+    while (model.takes(id)) ++id;
     return id;
   }
 
@@ -207,6 +270,9 @@ class Rank {
       counts.push_back(flight.kind == StepKind::Decode ? row.q_len : row.samples);
       const auto last = static_cast<std::size_t>(std::max(counts[r] - 1, 0));
       if (stop_next_) tokens[r * Cfg::kMaxQ + last] = kEndId;
+      // A prefill step's further tokens would be drafts; here it has none.
+      if (flight.kind == StepKind::Prefill)
+        std::fill_n(tokens.begin() + static_cast<std::ptrdiff_t>(r * Cfg::kMaxQ + 1), Cfg::kNextn, -1);
     }
     const auto done = core.commit(
         flight.step_id, {{tokens.data(), rows, Cfg::kMaxQ}, counts, {confidences.data(), rows, Cfg::kNextn}}
@@ -227,6 +293,7 @@ class Rank {
   std::int32_t pendings_;
   std::int32_t faults_;
   std::int32_t stops_;
+  std::int32_t pauses_;
   bool stop_next_ = false;    // the next commit ends every row
   std::uint64_t head_ = 0;    // the request that could be prefilled when this step began, 0 if none
   std::uint64_t waiter_ = 0;  // the one that could be when the step before began

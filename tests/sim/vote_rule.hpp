@@ -14,6 +14,7 @@
 namespace votecheck {
 
 using deepinfer::Action;
+using deepinfer::Point;
 using deepinfer::Record;
 
 // A rule of the design that does not hold, by its number.
@@ -65,11 +66,12 @@ struct Local {
   bool unfinished = false;
   bool pending = false;
   bool error = false;
+  bool work = false;  // a PROMPT or COMPLETION rank has something to run
 };
 
 // Records, element by element as docs/formats.md lists them.
-inline Record published(const Local& local) {
-  return {local.decodable, local.unfinished, local.pending, local.error, 0, 0};
+inline Record published(const Local& local, std::int32_t graph) {
+  return {local.decodable, local.unfinished, local.pending, local.error, local.work, graph};
 }
 inline Record first_round(const Local& local) {
   return {local.want, !local.want, local.unfinished, local.decodable, local.pending, local.error};
@@ -78,7 +80,7 @@ inline Record first_round(const Local& local) {
 template <class Cfg>
 class NormalRule {
  public:
-  static constexpr bool kExchangesWhenIdle = false;
+  static constexpr bool kVotes = true;
 
   // `flags` is the delivered record, or null.
   Action begin(const Record* flags) {
@@ -87,7 +89,9 @@ class NormalRule {
       group_idle_ = (*flags)[0] == 0;
     }
     at_any_ = group_idle_ || due(Cfg::kPrefillAnyAttemptInterval) || (in_burst() && burst_at_any_);
+    counter_ = decode_steps_;
     const bool point = at_any_ || due(Cfg::kPrefillAttemptInterval) || in_burst();
+    point_ = at_any_ ? Point::Any : point ? Point::All : Point::None;
     return point ? Action::Vote : decode();
   }
 
@@ -111,8 +115,9 @@ class NormalRule {
     return Action::Prefill;
   }
 
-  bool group_idle() const { return group_idle_; }
-  std::int32_t decode_steps() const { return decode_steps_; }
+  // Of the current step: what it may vote on, and the counter of decode steps before it (I7).
+  Point point() const { return point_; }
+  std::int64_t counter() const { return counter_; }
 
   void mix_into(Digest& digest) const {
     digest.add(static_cast<std::uint64_t>(decode_steps_ > 0));
@@ -144,7 +149,34 @@ class NormalRule {
   bool burst_at_any_ = false;
   bool group_idle_ = true;
   bool at_any_ = false;
+  Point point_ = Point::None;
+  std::int32_t counter_ = 0;
   Record first_{};
+};
+
+// Of a group of PROMPT or COMPLETION ranks: they follow the record, which they exchange after every step,
+// IDLE included.
+template <class Cfg>
+class ExchangeRule {
+ public:
+  static constexpr bool kVotes = false;
+
+  Action begin(const Record* flags) {
+    if (flags == nullptr) return Action::Idle;
+    if ((*flags)[3] != 0) return Action::Fail;
+    if ((*flags)[4] != 0) {
+      return Cfg::kEngineType == deepinfer::EngineType::Prompt ? Action::Prefill : Action::Decode;
+    }
+    if ((*flags)[2] != 0) return Action::Idle;
+    return (*flags)[1] != 0 ? Action::Fail : Action::Done;
+  }
+
+  Action first(const Record&) { throw Broken("I1: only NORMAL ranks vote"); }
+  Action second(const Record&) { throw Broken("I1: only NORMAL ranks vote"); }
+
+  Point point() const { return Point::None; }
+  std::int64_t counter() const { return 0; }
+  void mix_into(Digest&) const {}
 };
 
 }  // namespace votecheck

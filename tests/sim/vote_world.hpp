@@ -36,7 +36,7 @@ class World {
     if (move.kind == MoveKind::Proceed) {
       proceed();
     } else {
-      ranks_[static_cast<std::size_t>(move.rank)].disturb(move, phase_ == Phase::First);
+      ranks_[static_cast<std::size_t>(move.rank)].disturb(move, phase_ == Phase::First || !Rule<Cfg>::kVotes);
       quiet_ = false;
     }
     for (RankType& rank : ranks_) {
@@ -55,6 +55,7 @@ class World {
     digest.add(static_cast<std::uint64_t>(dummies_));
     digest.add(has_flags_);
     if (has_flags_) digest.add(flags_);
+    digest.add(static_cast<std::uint64_t>(agreed_graph_));
     for (const RankType& rank : ranks_) {
       digest.add(rank.core.fingerprint());
       rank.mix_notes_into(digest);
@@ -76,8 +77,7 @@ class World {
 
   // Nothing more need happen by itself: the group is done, has failed, or waits for what a rank expects.
   bool at_rest() const {
-    const bool expects = std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.model.pending; });
-    return last_ == Action::Done || last_ == Action::Fail || (last_ == Action::Idle && expects);
+    return last_ == Action::Done || last_ == Action::Fail || (last_ == Action::Idle && expects());
   }
 
  private:
@@ -109,7 +109,18 @@ class World {
     const bool has_flags = has_flags_;
     has_flags_ = false;
     for (RankType& rank : ranks_) rank.begin();
+    if (expected == Action::Prefill)
+      for (RankType& rank : ranks_) rank.model.plan_prefill(rank.pools());
+    agreed_graph_ = has_flags ? flags[5] : Cfg::kMaxTotalQ;
     agree([&](RankType& rank) { return rank.core.begin_step(has_flags ? &flags : nullptr); }, expected);
+    for (const RankType& rank : ranks_) {
+      const auto decision = rank.core.decision();
+      require(expected == Action::Fail || decision.point == rule_.point(), "I3/I4: the point of a vote");
+      require(
+          expected == Action::Fail || decision.decode_counter == rule_.counter(),
+          "I7: the counter of decode steps"
+      );
+    }
     if (expected == Action::Vote) return publish_votes(Phase::First);
     conclude(expected);
   }
@@ -149,6 +160,9 @@ class World {
       }
       rank.vote = rank.core.vote();
       require(rank.vote == expected, "I3: a vote says what the rank can do");
+      const auto decision = rank.core.decision();
+      const std::int32_t told = phase == Phase::First ? decision.want : decision.scheduled;
+      require(told == expected[0], "I3: the decision tells the vote");
       observed_.add(rank.vote);
     }
   }
@@ -156,45 +170,52 @@ class World {
   void conclude(Action action) {
     phase_ = Phase::Before;
     last_ = action;
-    const bool wanted =
-        std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.model.wants(rank.pools()); });
-    const bool decodable =
-        std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.model.decodable(); });
-    if (action == Action::Prefill || action == Action::Decode) {
-      bool empty = true;
-      for (RankType& rank : ranks_) empty = rank.run(action, observed_) && empty;
-      dummies_ = empty && wanted && !decodable ? dummies_ + 1 : 0;
-      require(dummies_ <= kMostDummies, "I21: dummy forwards run while admissible work waits");
-      exchange();
-    }
+    const bool steps = action == Action::Prefill || action == Action::Decode;
+    if (steps) run(action);
+    if (steps || (action == Action::Idle && !Rule<Cfg>::kVotes)) exchange();
     const std::size_t keep = options_->deferred && action == Action::Decode ? 1 : 0;
     for (RankType& rank : ranks_) {
       rank.conclude(keep);
       if (action == Action::Done) check_done(rank);
-      for (Asked& asked : rank.model.queue) asked.late = false;
+      rank.model.forget_late();
     }
-    if (action == Action::Idle) check_idle();
+    if (action == Action::Idle) {
+      // Without anything expected from outside, a second IDLE in a row would be a livelock.
+      require(expects() || !quiet_, "I5: livelock, the group votes again and again");
+      quiet_ = !expects();
+    } else {
+      quiet_ = false;
+    }
+  }
+
+  void run(Action action) {
+    const bool wanted = std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.local().want; });
+    const bool decodable =
+        std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.model.decodable(); });
+    bool empty = true;
+    for (RankType& rank : ranks_) empty = rank.run(action, agreed_graph_, observed_) && empty;
+    dummies_ = empty && wanted && !decodable ? dummies_ + 1 : 0;
+    require(dummies_ <= kMostDummies, "I21: dummy forwards run while admissible work waits");
+  }
+
+  bool expects() const {
+    return std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.local().pending; });
   }
 
   void check_done(const RankType& rank) const {
     // A request that came after the record which led to DONE belongs to the next call.
-    require(rank.model.only_late(), "I20: DONE only when every request has ended");
-    const bool initial = rank.model.queue.empty() && !rank.model.pending && !rank.model.error;
-    require(!initial || rank.core.fingerprint() == initial_, "I20: at DONE the state is the initial one");
-  }
-
-  // Without anything expected from outside, a second IDLE in a row would be a livelock (I5).
-  void check_idle() {
-    const bool expects = std::ranges::any_of(ranks_, [](const RankType& rank) { return rank.model.pending; });
-    require(expects || !quiet_, "I5: livelock, the group votes again and again");
-    quiet_ = !expects;
+    require(rank.model.all(&Asked::late), "I20: DONE only when every request has ended");
+    require(
+        !rank.model.is_initial() || rank.core.fingerprint() == initial_,
+        "I20: at DONE the state is the initial one"
+    );
   }
 
   void exchange() {
     std::vector<Record> records;
     for (const RankType& rank : ranks_) {
       records.push_back(rank.core.flags());
-      require(records.back() == published(rank.local()), "I3: flags say what the rank is");
+      require(records.back() == rank.flags(), "I3: flags say what the rank is");
     }
     flags_ = maximum(records);
     has_flags_ = true;
@@ -208,6 +229,7 @@ class World {
   Action last_ = Action::Done;
   bool quiet_ = false;  // the last step was IDLE, nothing was expected, and nothing has happened since
   std::int32_t dummies_ = 0;
+  std::int32_t agreed_graph_ = Cfg::kMaxTotalQ;
   Record flags_{};
   bool has_flags_ = false;
   Digest observed_;
