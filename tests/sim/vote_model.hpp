@@ -229,8 +229,10 @@ class RankModel {
     });
     for (const std::uint64_t id : draining) digest.add(id);
     digest.add(flights.size());
-    for (const Flight& flight : flights) {
+    for (Flight flight : flights) {
       digest.add(static_cast<std::uint64_t>(flight.kind));
+      // Where a dead row would have read and written decides nothing any more.
+      for (Row& row : flight.rows) row.k_len *= static_cast<std::int32_t>(row.live);
       mix_rows(digest, flight.rows);
     }
     digest.add(pending);

@@ -59,8 +59,7 @@ class Rank {
       case MoveKind::Abort:
         core.finish(move.id, static_cast<std::int32_t>(Reason::Abort));
         model.end(move.id, Reason::Abort);
-        if (head_ == move.id) head_ = 0;
-        if (waiter_ == move.id) waiter_ = 0;
+        forget_waiting(move.id);
         --aborts_;
         break;
       case MoveKind::Pause:
@@ -68,7 +67,10 @@ class Rank {
         const bool paused = move.kind == MoveKind::Pause;
         core.set_paused(move.id, paused);
         model.find(move.id)->paused = paused;
-        if (paused) --pauses_;
+        if (paused) {
+          forget_waiting(move.id);
+          --pauses_;
+        }
         break;
       }
       case MoveKind::EndTransfer:
@@ -183,6 +185,11 @@ class Rank {
  private:
   static constexpr std::int32_t kToken = 7;
   static constexpr std::int32_t kEndId = 13;
+
+  void forget_waiting(std::uint64_t id) {
+    if (head_ == id) head_ = 0;
+    if (waiter_ == id) waiter_ = 0;
+  }
 
   static bool is_completion() { return Cfg::kEngineType == deepinfer::EngineType::Completion; }
 

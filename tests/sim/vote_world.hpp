@@ -42,6 +42,7 @@ class World {
     for (RankType& rank : ranks_) {
       rank.core.check_invariants();
       rank.collect();
+      if (rank.model.decodable()) dummies_ = 0;
     }
   }
 
