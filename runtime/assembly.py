@@ -83,6 +83,7 @@ def assemble(
         eos_token_id=eos,
         capacity=Capacity(block["count"] - 1, state["count"] - 1),
         reducer=LocalReducer(),
+        votes=plan.values["engine.type"]["value"] == "NORMAL",
         clock=device.now,
         trace=None if trace is None else TraceWriter(trace, loaded.layout, loaded.kernels),
     )

@@ -38,6 +38,9 @@ class Capacity:
 class LLMEngine:
     """One rank's engine. ``step`` runs one scheduled step and returns the outputs it produced.
 
+    ``votes`` tells how the scheduler of this engine type agrees with its group: by votes, or only by the record of each
+    step, which is then exchanged after idle calls too.
+
     The methods from ``init_pd_split`` to ``pre_sampler_sync`` are hooks for engines that hand caches to others; they
     do nothing here.
     """
@@ -52,6 +55,7 @@ class LLMEngine:
         eos_token_id: int,
         capacity: Capacity,
         reducer: Reducer,
+        votes: bool,
         clock: Callable[[], float],
         trace: TraceWriter | None = None,
     ) -> None:
@@ -61,9 +65,11 @@ class LLMEngine:
         self._eos_token_id = eos_token_id
         self._capacity = capacity
         self._reducer = reducer
+        self._votes = votes
         self._clock = clock
         self._trace = trace
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, Request] = {}  # by the scheduler's id: branches that it knows
+        self._families: dict[int, Request] = {}  # by the caller's number: the first branch of each
         self._published: Reduction | None = None
         self._backoff = _FIRST_BACKOFF
         self._fault: str | None = None
@@ -100,8 +106,19 @@ class LLMEngine:
     # Requests
 
     def add_request(self, request: Request, *, max_tokens: int) -> None:
-        """Queue ``request``; raises ``ValueError`` from the scheduler, with the values, if it can never fit."""
+        """Queue ``request``; raises ``ValueError`` from the scheduler, with the values, if it can never fit.
+
+        It is the first of its family. The other branches share its prompt's cache once that is computed.
+        """
         self._check_alive()
+        now = self._clock()
+        for branch in request.family:
+            branch.max_tokens = max_tokens
+            branch.metrics.queued_ts = now
+        self._enter(request)
+        self._families[request.number] = request
+
+    def _enter(self, request: Request) -> None:
         params = request.params
         stops = tuple(params.stop_token_ids or ())
         with_eos = tuple(dict.fromkeys((*stops, self._eos_token_id)))
@@ -109,19 +126,21 @@ class LLMEngine:
         self._core.add(
             request.id,
             np.asarray(request.prompt_token_ids, np.int32),
-            max_tokens,
+            request.max_tokens,
             params.min_tokens,
             np.asarray(ends, np.int32),
         )
-        request.barred_ids = with_eos
-        request.metrics.queued_ts = self._clock()
+        for branch in request.family:
+            branch.barred_ids = with_eos
         self._requests[request.id] = request
 
-    def abort_request(self, request_ids: Iterable[int]) -> list[RequestOutput]:
+    def abort_request(self, numbers: Iterable[int]) -> list[RequestOutput]:
         """End requests; those that already ended are left alone. Returns their last outputs."""
-        for request_id in request_ids:
-            if request_id in self._requests:
-                self._core.abort(request_id)
+        for number in numbers:
+            if number in self._families:
+                for branch in self._families[number].family:
+                    if branch.id in self._requests:
+                        self._core.abort(branch.id)
         return self._collect_ended()
 
     def abort_all(self) -> list[RequestOutput]:
@@ -130,22 +149,22 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether any request has not ended."""
-        return bool(self._requests)
+        return bool(self._families)
 
-    def is_unfinished(self, request_ids: Iterable[int]) -> bool:
+    def is_unfinished(self, numbers: Iterable[int]) -> bool:
         """Whether any of these requests has not ended."""
-        return any(request_id in self._requests for request_id in request_ids)
+        return any(number in self._families for number in numbers)
 
     def unfinished_requests(self) -> list[int]:
-        """Ids of the requests that have not ended, in the order in which they came."""
-        return list(self._requests)
+        """Numbers of the requests that have not ended, in the order in which they came."""
+        return list(self._families)
 
     def load(self) -> Load:
         """How full the engine is."""
         counts = self._core.stats()
         return Load(
-            running=counts["partial"] + counts["prompted"] + counts["running"],
-            waiting=counts["waiting"],
+            running=counts["partial"] + counts["loading"] + counts["prompted"] + counts["running"],
+            waiting=counts["waiting"] + counts["incoming"],
             cache_usage=1.0 - counts["free_blocks"] / self._capacity.blocks,
             slot_usage=1.0 - counts["free_slots"] / self._capacity.slots,
         )
@@ -184,7 +203,7 @@ class LLMEngine:
         action = self._core.begin_step(flags)
         while action == Action.VOTE:
             action = self._core.resolve_vote(self._reducer.start(self._core.vote).wait())
-        if action in (Action.PREFILL, Action.DECODE):
+        if action in (Action.PREFILL, Action.DECODE) or (action == Action.IDLE and not self._votes):
             self._published = self._reducer.start(self._core.flags)
         return Action(action)
 
@@ -202,6 +221,7 @@ class LLMEngine:
         result = self._worker.execute_model_step(step, requests, self.pre_sampler_sync)
         if prefill:
             self.pe_do_save_kvcache(step)
+            self._fork(requests, step.samples.tolist())
         outputs = self._post_process(step, requests, result)
         if prefill:
             self.send_processed_prompts(step)
@@ -212,6 +232,25 @@ class LLMEngine:
         now = self._clock()
         for request in requests:
             request.metrics.scheduled_ts = request.metrics.scheduled_ts or now
+
+    def _fork(self, requests: Sequence[Request], samples: Sequence[int]) -> None:
+        """Let the branches of prompts that are complete begin, before their first token is committed.
+
+        Branches for which no place is free wait like new requests and compute the prompt again.
+        """
+        for request, complete in zip(requests, samples, strict=True):
+            unborn = [b for b in request.family if not b.ended and b.id not in self._requests]
+            if not complete or not unborn:
+                continue
+            free = self._core.stats()["free_places"]
+            born, late = unborn[:free], unborn[free:]
+            if born:
+                self._core.fork(request.id, np.array([branch.id for branch in born], np.uint64))
+            for branch in born:
+                self._requests[branch.id] = branch
+                branch.metrics.scheduled_ts = request.metrics.scheduled_ts
+            for branch in late:
+                self._enter(branch)
 
     def _post_process(self, step: StepView, requests: Sequence[Request], result: StepTokens) -> list[RequestOutput]:
         """Commit a step's tokens, give each request those that became output, and end what has to end."""
@@ -256,8 +295,16 @@ class LLMEngine:
             request = self._requests.pop(request_id)
             if request.finish is None:
                 request.finish = self._outputs.finish_of(request, Reason(reason), stop_token)
-            self.stats.record_finished(request.metrics, request.finish.finish_reason, self._clock())
-            outputs.append(self._outputs.ended(request))
+            # Branches that never began end with the prompt that they waited for.
+            unborn = [b for b in request.family if not b.ended and b.id not in self._requests]
+            for branch in (request, *unborn):
+                branch.finish = request.finish
+                self.stats.record_finished(branch.metrics, request.finish.finish_reason, self._clock())
+                output = self._outputs.ended(branch)
+                if output is not None:
+                    outputs.append(output)
+            if all(branch.ended for branch in request.family):
+                del self._families[request.number]
         return outputs
 
     def _check_alive(self) -> None:

@@ -332,7 +332,7 @@ class LLM(NotOffered):
         try:
             for index, request in enumerate(requests):
                 self._queue(index, request)
-                added.append(request.id)
+                added.append(request.number)
         except BaseException:
             self.llm_engine.abort_request(added)
             raise

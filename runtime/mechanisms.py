@@ -34,7 +34,6 @@ class Unbuilt:
 
 
 UNBUILT: tuple[Unbuilt, ...] = (
-    Unbuilt("engine.type", lambda v: v == "PROMPT", "prefill-only engines are not built yet", "engine.type: NORMAL"),
     Unbuilt("engine.type", lambda v: v == "COMPLETION", "decode-only engines are not built yet", "engine.type: NORMAL"),
     Unbuilt("hardware.backend", lambda v: v != "cpu", "only the cpu backend is built yet", "hardware: cpu"),
     Unbuilt("parallel.dp", lambda v: v > 1, "several attention ranks are not built yet", "parallel.dp: 1"),

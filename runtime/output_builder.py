@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
-from deepinfer_gen.runtime.outputs import CompletionOutput, Logprob, RequestOutput
+from deepinfer_gen.runtime.outputs import CompletionOutput, Logprob, RequestOutput, RequestStateStats
 from deepinfer_gen.runtime.request import Finish, Request
 from deepinfer_gen.runtime.sampler import RowLogprobs
 from deepinfer_gen.runtime.sampling_params import RequestOutputKind
@@ -38,11 +39,14 @@ class OutputBuilder:
         """The output of a request that goes on; None when it wants only the end."""
         if request.params.output_kind == RequestOutputKind.FINAL_ONLY:
             return None
-        return self._build(request)
+        return self._build([request])
 
-    def ended(self, request: Request) -> RequestOutput:
-        """The last output of a request whose ``finish`` is set."""
-        return self._build(request)
+    def ended(self, request: Request) -> RequestOutput | None:
+        """The last output of a branch that ended; None while others go on and only the end of all is wanted."""
+        if request.params.output_kind != RequestOutputKind.FINAL_ONLY:
+            return self._build([request])
+        family = request.family
+        return self._build(family) if all(branch.ended for branch in family) else None
 
     def finish_of(self, request: Request, reason: Reason, stop_token: int) -> Finish:
         """vLLM's words for the scheduler's reason; a preempted request is an aborted one that says so."""
@@ -55,7 +59,7 @@ class OutputBuilder:
         if reason == Reason.PREEMPTED:
             logger.warning(
                 "request %d was preempted after %d tokens because the cache was full; its output is incomplete",
-                request.id,
+                request.number,
                 len(request.token_ids),
             )
             request.metrics.num_preemptions += 1
@@ -70,33 +74,16 @@ class OutputBuilder:
                 request.params.max_tokens,
             )
 
-    def _build(self, request: Request) -> RequestOutput:
-        finish = request.finish
-        delta = request.params.output_kind == RequestOutputKind.DELTA
-        text = "" if request.text is None else request.text.read(final=finish is not None)
-        token_ids, logprobs = list(request.token_ids), request.logprobs and list(request.logprobs)
-        if delta:
-            text, request.reported_characters = text[request.reported_characters :], len(text)
-            token_ids = token_ids[request.reported_tokens :]
-            logprobs = logprobs and logprobs[request.reported_tokens :]
-            request.reported_tokens = len(request.token_ids)
-        completion = CompletionOutput(
-            index=0,
-            text=text,
-            token_ids=token_ids,
-            cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
-            logprobs=logprobs,
-            finish_reason=None if finish is None else finish.finish_reason,
-            stop_reason=None if finish is None else finish.stop_reason,
-        )
+    def _build(self, branches: Sequence[Request]) -> RequestOutput:
+        request = branches[0]
         return RequestOutput(
-            request_id=str(request.id),
+            request_id=str(request.number),
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
             prompt_logprobs=None,
-            outputs=[completion],
-            finished=finish is not None,
-            metrics=replace(request.metrics),
+            outputs=[_completion(branch) for branch in branches],
+            finished=all(branch.ended for branch in request.family),
+            metrics=_metrics(request.family),
             num_cached_tokens=0,
         )
 
@@ -106,3 +93,34 @@ class OutputBuilder:
         if token not in self._token_texts:
             self._token_texts[token] = self._tokenizer.decode(token)
         return self._token_texts[token]
+
+
+def _completion(request: Request) -> CompletionOutput:
+    finish = request.finish
+    text = "" if request.text is None else request.text.read(final=finish is not None)
+    token_ids, logprobs = list(request.token_ids), request.logprobs and list(request.logprobs)
+    if request.params.output_kind == RequestOutputKind.DELTA:
+        text, request.reported_characters = text[request.reported_characters :], len(text)
+        token_ids = token_ids[request.reported_tokens :]
+        logprobs = logprobs and logprobs[request.reported_tokens :]
+        request.reported_tokens = len(request.token_ids)
+    return CompletionOutput(
+        index=request.branch,
+        text=text,
+        token_ids=token_ids,
+        cumulative_logprob=None if request.logprobs is None else request.cumulative_logprob,
+        logprobs=logprobs,
+        finish_reason=None if finish is None else finish.finish_reason,
+        stop_reason=None if finish is None else finish.stop_reason,
+    )
+
+
+def _metrics(family: Sequence[Request]) -> RequestStateStats:
+    """Of all branches together: the times of the first, the counts of all, the last token of any."""
+    each = [branch.metrics for branch in family]
+    return replace(
+        each[0],
+        num_generation_tokens=sum(m.num_generation_tokens for m in each),
+        num_preemptions=sum(m.num_preemptions for m in each),
+        last_token_ts=max(m.last_token_ts for m in each),
+    )

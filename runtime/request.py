@@ -19,20 +19,27 @@ class Finish:
     stop_reason: int | str | None = None
 
 
-@dataclass(slots=True)
-class Request:
-    """State of a request between steps.
+_NUMBER_BITS = 32
 
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """State of one branch of a caller's request between steps; with ``n`` = 1 there is one branch.
+
+    ``number`` is the caller's, ``id`` the scheduler's: each branch has its own. ``family`` holds all branches in order.
     ``barred_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds
-    drawn so far, the key of its random numbers; ``text`` is None when nothing is detokenised.
+    drawn so far, part of the key of its random numbers like ``branch``; ``text`` is None when nothing is detokenised.
     """
 
-    id: int
+    number: int
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
     seed: int
     text: RequestText | None
+    branch: int = 0
+    family: list[Request] = field(default_factory=list, repr=False)
+    max_tokens: int = 0
     barred_ids: tuple[int, ...] = ()
     metrics: RequestStateStats = field(default_factory=lambda: RequestStateStats(arrival_time=time()))
     token_ids: list[int] = field(default_factory=list)
@@ -42,6 +49,19 @@ class Request:
     reported_tokens: int = 0
     reported_characters: int = 0
     finish: Finish | None = None
+
+    def __post_init__(self) -> None:
+        self.family.append(self)
+
+    @property
+    def id(self) -> int:
+        """The scheduler's id."""
+        return self.number | self.branch << _NUMBER_BITS
+
+    @property
+    def ended(self) -> bool:
+        """Whether this branch has ended."""
+        return self.finish is not None
 
     @property
     def prompt_length(self) -> int:

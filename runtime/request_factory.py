@@ -13,14 +13,20 @@ from deepinfer_gen.runtime.tokenizer import Tokenizer
 def make_request(
     number: int, prompt: ParsedPrompt, params: SamplingParams, seed: int, tokenizer: Tokenizer | None, vocab_size: int
 ) -> Request:
-    """Build request ``number``; raises ``ParameterError`` for stop ids or stop strings that can never be met."""
+    """Build request ``number`` with its branches, and return the first.
+
+    Raises ``ParameterError`` for stop ids or stop strings that can never be met.
+    """
     outside = [i for i in params.stop_token_ids or () if i >= vocab_size]
     if outside:
         raise ParameterError(
             f"stop_token_ids lie outside the vocabulary of {vocab_size}.", parameter="stop_token_ids", value=outside
         )
-    text = _text(prompt, params, tokenizer)
-    return Request(number, prompt.text, prompt.token_ids, params, seed, text)
+    family: list[Request] = []
+    for branch in range(params.n):
+        text = _text(prompt, params, tokenizer)
+        Request(number, prompt.text, prompt.token_ids, params, seed, text, branch, family)
+    return family[0]
 
 
 def _text(prompt: ParsedPrompt, params: SamplingParams, tokenizer: Tokenizer | None) -> RequestText | None:

@@ -121,7 +121,8 @@ def _draw(requests: Sequence[Request]) -> Tensor:
     if not requests:
         return _NO_NUMBERS
     rounds = [request.next_round() for request in requests]
-    return torch.from_numpy(uniforms([r.seed for r in requests], rounds, purpose=Purpose.RESIDUAL_OR_BONUS))
+    seeds, branches = [r.seed for r in requests], [r.branch for r in requests]
+    return torch.from_numpy(uniforms(seeds, rounds, purpose=Purpose.RESIDUAL_OR_BONUS, branch=branches))
 
 
 class Sampler:

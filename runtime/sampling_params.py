@@ -226,12 +226,6 @@ class SamplingParams:
             )
 
     def _refuse_unsupported(self) -> None:
-        if self.n > 1:
-            raise ParameterError(
-                f"n={self.n} needs forked sequences, which this engine does not run yet; repeat the prompt instead.",
-                parameter="n",
-                value=self.n,
-            )
         for name, reason in _NOT_BUILT.items():
             value = getattr(self, name)
             if value is not None and value != _DEFAULTS[name]:

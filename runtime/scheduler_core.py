@@ -81,6 +81,9 @@ class SchedulerCore(Protocol):
     def add(self, id: int, prompt: Int32, max_tokens: int, min_tokens: int, end_ids: Int32) -> None:
         """Queue a request; ``ValueError`` if it can never fit."""
 
+    def fork(self, parent: int, children: UInt64) -> None:
+        """New branches of a request whose prompt is computed; they share its cache until they write."""
+
     def abort(self, id: int) -> None:
         """End a request as aborted."""
 

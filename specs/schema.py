@@ -67,7 +67,6 @@ class Parallel(Section):
     dispatch: Literal["ragged", "padded"] = setting(
         "ragged",
         "ragged: row counts travel with the data; padded: equal splits, the group agrees on a graph size",
-        status="planned",
     )
     engram_placement: Literal["sharded", "host", "replicated"] | None = setting(
         None,
@@ -150,13 +149,11 @@ class Speculative(Section):
         Fraction(4, 5),
         "survival p of a draft whose row has no history; draft k survives with p^k",
         types=DECODES,
-        status="planned",
     )
     min_gain: Gain = setting(
         Fraction(0),
         "relative predicted gain over all drafts below which the verification length stays uniform",
         types=DECODES,
-        status="planned",
     )
 
 

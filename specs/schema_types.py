@@ -19,6 +19,8 @@ ALL = ("NORMAL", "PROMPT", "COMPLETION")
 PREFILLS = ("NORMAL", "PROMPT")
 DECODES = ("NORMAL", "COMPLETION")
 VOTES = ("NORMAL",)
+_DECIMALS = 10**9
+"""Fractions are compiled as numerator and denominator; both must fit 32 bits."""
 
 
 class Section(BaseModel):
@@ -86,6 +88,8 @@ def _fraction_between(low: str, high: str, *, open_low: bool = False) -> Any:
         if number < Fraction(low) or number > Fraction(high) or (open_low and number == Fraction(low)):
             sentence = "must be over {low} and at most {high}" if open_low else "must be between {low} and {high}"
             raise PydanticCustomError("out_of_range", sentence, {"low": low, "high": high})
+        if _DECIMALS % number.denominator:
+            raise PydanticCustomError("out_of_range", "must have at most 9 decimal places")
         return number
 
     least = "exclusiveMinimum" if open_low else "minimum"

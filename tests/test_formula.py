@@ -16,6 +16,7 @@ from deepinfer_gen.formula import align, ceil_div, evaluate, operand_names
         ("0 if ep == 1 else ep", {"ep": 1}, 0),
         ("sum(sizes) + count(sizes) + max(sizes)", {"sizes": (1, 2, 4)}, 14),
         ("ceil_div(rows, 8) + align(rows, 8) - clamp(rows, 1, 3)", {"rows": 9}, 2 + 16 - 3),
+        ("round(a / 2) + round(b / 2)", {"a": 5, "b": 7}, 2 + 4),
         ("a == 'fp32'", {"a": "fp32"}, True),
     ],
 )

@@ -8,10 +8,16 @@ from deepinfer_gen.specs.resolved import Resolved
 
 
 def derive(b: PlanBuilder, r: Resolved) -> None:
-    """``parallel.ranks`` and ``parallel.local_experts``."""
+    """``parallel.ranks``, ``parallel.padded_dispatch`` and ``parallel.local_experts``."""
     why = "one process each"
     if "parallel.cp" in b:
         b.formula("parallel.ranks", "dp * cp", unit="ranks", why=why, dp="parallel.dp", cp="parallel.cp")
     else:
         b.formula("parallel.ranks", "dp", unit="ranks", why=f"{why}; only prefill splits a context", dp="parallel.dp")
+    b.formula(
+        "parallel.padded_dispatch",
+        "dispatch == 'padded'",
+        why="whether the ranks of a group agree on one graph size a step",
+        dispatch="parallel.dispatch",
+    )
     local_experts(b, "parallel.local_experts", "model.config.n_routed_experts", "eplb.redundant_experts")

@@ -7,7 +7,7 @@ from deepinfer_gen.specs.resolved import Resolved
 
 
 def derive(b: PlanBuilder, r: Resolved) -> None:
-    """``speculative.max_q`` and ``speculative.draft_layers``."""
+    """``speculative.max_q``, ``speculative.draft_layers`` and, where it decodes, ``speculative.prior_confidence``."""
     b.formula(
         "speculative.max_q",
         "nextn + 1",
@@ -23,3 +23,11 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         layers="model.config.num_nextn_predict_layers",
         nextn="speculative.nextn",
     )
+    if "speculative.prior_survival" in b:
+        b.formula(
+            "speculative.prior_confidence",
+            "round(prior_survival * 65535)",
+            unit="1/65535",
+            why="confidence of a draft whose row has no history, as the device stores confidences: to the nearest even",
+            prior_survival="speculative.prior_survival",
+        )

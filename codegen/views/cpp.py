@@ -46,6 +46,7 @@ class _Member:
     key: str
 
 
+_CONFIDENCE = "std::uint16_t"
 _COUNT = "std::int32_t"
 _BYTES = "std::int64_t"
 _MEMBERS = (
@@ -64,11 +65,13 @@ _MEMBERS = (
     _Member("kHistory", _COUNT, "engram.history_tokens"),
     _Member("kNextn", _COUNT, "speculative.nextn"),
     _Member("kMaxQ", _COUNT, "speculative.max_q"),
+    _Member("kPriorSurvival", _CONFIDENCE, "speculative.prior_confidence"),
     _Member("kPrefillAttemptInterval", _COUNT, "schedule.prefill_attempt_interval"),
     _Member("kPrefillAnyAttemptInterval", _COUNT, "schedule.prefill_any_attempt_interval"),
     _Member("kPrefillBurst", _COUNT, "schedule.prefill_burst"),
     _Member("kStopPreemptedRequest", "bool", "schedule.stop_preempted_request"),
     _Member("kCpSize", _COUNT, "parallel.cp"),
+    _Member("kPaddedDispatch", "bool", "parallel.padded_dispatch"),
     _Member("kMaxTotalQ", _COUNT, "graphs.max_total_q"),
     _Member("kMaxGraphRows", _COUNT, "graphs.max_rows"),
     _Member("kBlockBytes", _BYTES, "kv.block_bytes"),
@@ -76,7 +79,12 @@ _MEMBERS = (
     _Member("kStoredBytes", _BYTES, "state.stored_bytes"),
     _Member("kDroppedBytes", _BYTES, "state.dropped_bytes"),
 )
-_RANGE = {_COUNT: 2**31, _BYTES: 2**63}
+_RATIOS = (
+    ("kPrefillCacheUsageLimit", _COUNT, "schedule.prefill_cache_usage_limit"),
+    ("kMinGain", _BYTES, "speculative.min_gain"),
+)
+"""Exact fractions: each becomes two constants of the type, numerator and denominator."""
+_RANGE = {_CONFIDENCE: 2**16, _COUNT: 2**31, _BYTES: 2**63}
 
 _INVARIANTS = (
     Invariant("kNumSlots >= kMaxNumSeqs + 2", "every sequence has a slot, besides slot 0 and one for copies"),
@@ -134,11 +142,11 @@ def _constants(plan: Plan) -> Iterator[Constant]:
     for member in _MEMBERS:
         if member.key in plan:
             yield Constant(member.name, member.type, _scalar(plan[member.key], member), _formula(plan, member.key))
-    limit = "schedule.prefill_cache_usage_limit"
-    if limit in plan:
-        ratio = Fraction(plan[limit])  # type: ignore[arg-type]
-        yield Constant("kPrefillCacheUsageLimitNumerator", _COUNT, digits(ratio.numerator), _formula(plan, limit))
-        yield Constant("kPrefillCacheUsageLimitDenominator", _COUNT, digits(ratio.denominator), _formula(plan, limit))
+    for name, type_, key in _RATIOS:
+        if key in plan:
+            ratio = Fraction(plan[key])  # type: ignore[arg-type]
+            for part, value in (("Numerator", ratio.numerator), ("Denominator", ratio.denominator)):
+                yield Constant(name + part, type_, _scalar(value, _Member(name, type_, key)), _formula(plan, key))
     for name, key in (("kGraphSizes", "graphs.sizes"), ("kGraphRows", "graphs.rows")):
         values = [digits(v) for v in plan.integers(key)]
         yield Constant(name, f"std::array<{_COUNT}, {len(values)}>", _array(values), _formula(plan, key))

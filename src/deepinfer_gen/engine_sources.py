@@ -14,14 +14,14 @@ from deepinfer_gen.canonical import digest_bytes, digest_table
 from deepinfer_gen.manifest import GeneratedFolder
 
 BINDINGS = "src/bindings.cpp"
-HEADER_FOLDER = "engine/"
+_FOLDERS = ("engine/", "src/")
 
 
 @cache
 def installed_sources() -> Mapping[str, bytes]:
     """File name (``engine/core.hpp``, ``src/bindings.cpp``) to bytes, from the installed package."""
     root = Path(deepinfer_gen.templates.__path__[0])
-    paths = [*root.glob("engine/*.hpp"), *root.glob("src/*.cpp")]
+    paths = [*root.glob("engine/*.hpp"), *root.glob("src/*.hpp"), *root.glob("src/*.cpp")]
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(paths)}
 
 
@@ -29,7 +29,7 @@ def sources_of(folder: GeneratedFolder) -> Mapping[str, bytes]:
     """The sources that ``folder`` is compiled with: its own copy if it is standalone, else the installed ones."""
     if not folder.manifest.standalone:
         return installed_sources()
-    return {n: c for n, c in folder.contents.items() if n.startswith(HEADER_FOLDER) or n == BINDINGS}
+    return {n: c for n, c in folder.contents.items() if n.startswith(_FOLDERS)}
 
 
 def sources_digest(sources: Mapping[str, bytes]) -> str:

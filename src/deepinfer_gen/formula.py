@@ -2,7 +2,7 @@
 
 A derived constant is written once, as an arithmetic expression over named operands. The same text is evaluated to
 give the value and printed to explain it, so the two cannot drift apart. Arithmetic is exact: ``/`` gives a
-``Fraction``, and an integral result is returned as ``int``.
+``Fraction``, an integral result is returned as ``int``, and ``round`` rounds halves to even.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def clamp(value: int, low: int, high: int) -> int:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs, "align": align, "ceil": math.ceil, "ceil_div": ceil_div, "clamp": clamp, "count": len,
-    "floor": math.floor, "max": max, "min": min, "sum": sum,
+    "floor": math.floor, "max": max, "min": min, "round": round, "sum": sum,
 }  # fmt: skip
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

@@ -28,7 +28,7 @@ class Commit {
       emitted_[r] = 0;
       reasons_[r] = 0;
       if (is_live(state, frame.rows[r])) {
-        learn(state.sequences[frame.rows[r].place], frame.kind, results, r);
+        if constexpr (Cfg::kNextn > 0) learn(state.sequences[frame.rows[r].place], frame.kind, results, r);
         emit(state, frame.rows[r].place, row_tokens(results, r), r);
       } else {
         ++state.statistics.dropped_rows;

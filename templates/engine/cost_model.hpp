@@ -18,8 +18,8 @@ namespace deepinfer {
 template <class Cfg>
 class CostModel {
  public:
-  // One duration for each graph size. Throws std::invalid_argument if it cannot say which size is worth its time;
-  // the old curve stays. What was observed belongs to the old curve and is forgotten.
+  // One duration for each graph size. Throws std::invalid_argument if it cannot say which size is worth its
+  // time; the old curve stays. What was observed belongs to the old curve and is forgotten.
   void set_curve(std::span<const double> milliseconds) {
     check(milliseconds);
     held_ = {};
@@ -30,8 +30,8 @@ class CostModel {
 
   bool ready() const { return ready_; }
 
-  // What a step cost. It counts from the next observation on: the total of a step may depend on what was known two
-  // steps before, never on the step whose drafts it cuts. Throws std::invalid_argument.
+  // What a step cost. It counts from the next observation on: the total of a step may depend on what was
+  // known two steps before, never on the step whose drafts it cuts. Throws std::invalid_argument.
   void observe(std::int32_t graph_size, std::int32_t rows, double forward_ms, double sampler_ms) {
     const Observation observation = checked(graph_size, rows, forward_ms, sampler_ms);
     if (held_.graph >= 0) {
@@ -98,8 +98,10 @@ class CostModel {
     if (rows < 0 || rows > std::min(graph_size, Cfg::kMaxNumSeqs))
       refuse(std::to_string(rows) + " rows in a graph of size " + std::to_string(graph_size));
     if (!duration(forward_ms) || !duration(sampler_ms))
-      refuse("forward " + std::to_string(forward_ms) + " ms, sampler " + std::to_string(sampler_ms) +
-             " ms; a duration lies between 0 and 1e9 ms");
+      refuse(
+          "forward " + std::to_string(forward_ms) + " ms, sampler " + std::to_string(sampler_ms) +
+          " ms; a duration lies between 0 and 1e9 ms"
+      );
     return {GraphTable<Cfg>::index(graph_size), rows, forward_ms, sampler_ms};
   }
 

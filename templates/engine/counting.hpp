@@ -1,4 +1,5 @@
-// Sorting 16-bit keys, and selecting among them, by counting bytes: the cost does not depend on the keys' order.
+// Sorting 16-bit keys, and selecting among them, by counting bytes: the cost does not depend on the keys'
+// order.
 #pragma once
 
 #include <array>

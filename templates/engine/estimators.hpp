@@ -41,8 +41,8 @@ class Window {
   std::size_t next_ = 0;
 };
 
-// By how much a step takes longer than its graph's entry in the curve, for each token of the graph: the median of
-// the last 100 medians of 50 steps each; 0 until 50 steps were seen.
+// By how much a step takes longer than its graph's entry in the curve, for each token of the graph: the
+// median of the last 100 medians of 50 steps each; 0 until 50 steps were seen.
 class ForwardRuntimeEstimator {
  public:
   void observe(double excess_per_token) {
@@ -73,8 +73,8 @@ class SamplerRuntimeEstimator {
     medians_[rows] = times_[rows].middle();
   }
 
-  // A number of rows that was never seen takes as long as the nearest smaller one that was, else as the nearest
-  // larger one, else 0.
+  // A number of rows that was never seen takes as long as the nearest smaller one that was, else as the
+  // nearest larger one, else 0.
   double milliseconds(std::int32_t rows) const {
     return source_[rows] == kNone ? 0 : medians_[source_[rows]];
   }
@@ -83,8 +83,8 @@ class SamplerRuntimeEstimator {
   static constexpr std::int32_t kNone = -1;
   static constexpr auto kCounts = static_cast<std::size_t>(MaxRows) + 1;
 
-  // The first time of `rows`: it stands in for those above it up to the next that was seen, and for those below it
-  // that no smaller one serves.
+  // The first time of `rows`: it stands in for those above it up to the next that was seen, and for those
+  // below it that no smaller one serves.
   void serve(std::int32_t rows) {
     for (std::int32_t n = rows - 1; n >= 0 && (source_[n] == kNone || source_[n] > rows); --n)
       source_[n] = rows;

@@ -1,4 +1,5 @@
-// Sums of the greatest of many 16-bit keys: bounds after one pass, exact sums after sorting only a part of them.
+// Sums of the greatest of many 16-bit keys: bounds after one pass, exact sums after sorting only a part of
+// them.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@ class GreatestSums {
     std::int64_t high;
   };
 
-  // Counts keys by their high byte. The least ones beyond `number` of them are zeros and do not count. `keys` must
-  // outlive this object.
+  // Counts keys by their high byte. The least ones beyond `number` of them are zeros and do not count. `keys`
+  // must outlive this object.
   GreatestSums(std::span<const std::uint16_t> keys, std::int32_t number) : keys_(keys) {
     std::array<std::uint64_t, kBins> packed{};
     for (const std::uint16_t key : keys) packed[255U - (key >> 8U)] += kOne | key;
@@ -60,7 +61,8 @@ class GreatestSums {
     base_ = sums_[top];
   }
 
-  // After `resolve`: how many of the greatest keys need no order, and their sum. Less than `first`, unless it is 0.
+  // After `resolve`: how many of the greatest keys need no order, and their sum. Less than `first`, unless it
+  // is 0.
   std::int32_t skipped() const { return skipped_; }
   std::int64_t base() const { return base_; }
   // After `resolve`: the rank-th greatest key, counted from 0, for ranks from `skipped()` to below `last`.

@@ -14,8 +14,8 @@
 namespace deepinfer {
 
 // Give `drafts[row]` its share of the `count` drafts that are first by survival descending, draft position
-// ascending, row ascending; `last` is the survival of the last of them. That order asks no draft for its value, and
-// makes each share a prefix of its row.
+// ascending, row ascending; `last` is the survival of the last of them. That order asks no draft for its
+// value, and makes each share a prefix of its row.
 template <class Cfg>
 void split(
     const SurvivalTable<Cfg>& table, std::int32_t count, std::uint16_t last, std::span<std::int32_t> drafts
@@ -27,8 +27,8 @@ void split(
     drafts[r] = above;
     left -= above;
   }
-  // What is left goes to equals of the last one. They follow each other in their row, so a row takes the draft at
-  // `position` only if it has all before it.
+  // What is left goes to equals of the last one. They follow each other in their row, so a row takes the
+  // draft at `position` only if it has all before it.
   for (std::int32_t position = 0; left > 0; ++position) {
     for (std::int32_t r = 0; r < table.rows() && left > 0; ++r) {
       if (drafts[r] != position || position >= table.cap(r)) continue;
@@ -53,9 +53,7 @@ void split(const SurvivalTable<Cfg>& table, std::int32_t count, std::span<std::i
 // `confidences` holds Cfg::kNextn entries a row. Throws std::invalid_argument, naming the values.
 template <class Cfg>
 void split_total(
-    std::span<const std::int32_t> caps,
-    std::span<const std::uint16_t> confidences,
-    std::int32_t total,
+    std::span<const std::int32_t> caps, std::span<const std::uint16_t> confidences, std::int32_t total,
     std::span<std::int32_t> queries
 ) {
   const auto refuse = [](const std::string& sentence) { throw std::invalid_argument("split: " + sentence); };
@@ -64,19 +62,25 @@ void split_total(
     refuse(rows + ", but the engine holds " + std::to_string(Cfg::kMaxNumSeqs));
   const std::size_t expected = caps.size() * static_cast<std::size_t>(Cfg::kNextn);
   if (confidences.size() != expected || queries.size() != caps.size())
-    refuse(std::to_string(confidences.size()) + " confidences for " + rows + " of " +
-           std::to_string(Cfg::kNextn) + " drafts");
+    refuse(
+        std::to_string(confidences.size()) + " confidences for " + rows + " of " +
+        std::to_string(Cfg::kNextn) + " drafts"
+    );
   for (const std::int32_t cap : caps) {
     if (cap < 0 || cap > Cfg::kNextn)
-      refuse("a cap of " + std::to_string(cap) + ", but a row has 0 to " + std::to_string(Cfg::kNextn) +
-             " drafts");
+      refuse(
+          "a cap of " + std::to_string(cap) + ", but a row has 0 to " + std::to_string(Cfg::kNextn) +
+          " drafts"
+      );
   }
   SurvivalTable<Cfg> table;
   for (std::size_t r = 0; r < caps.size(); ++r)
     table.add(caps[r], confidences.data() + r * static_cast<std::size_t>(Cfg::kNextn));
   if (total < table.rows() || total > table.rows() + table.drafts())
-    refuse("a total of " + std::to_string(total) + " for " + rows + " with " + std::to_string(table.drafts()) +
-           " drafts");
+    refuse(
+        "a total of " + std::to_string(total) + " for " + rows + " with " + std::to_string(table.drafts()) +
+        " drafts"
+    );
   split(table, total - table.rows(), queries);
   for (std::int32_t& row : queries) ++row;
 }

@@ -8,7 +8,8 @@
 
 namespace deepinfer {
 
-// Survival of no drafts at all. A confidence is at most 65535 / 65536, so every draft's survival fits 16 bits.
+// Survival of no drafts at all. A confidence is at most 65535 / 65536, so every draft's survival fits 16
+// bits.
 inline constexpr std::uint32_t kCertain = 65536;
 
 // Survival of one draft more; the product fits 32 bits.
@@ -36,8 +37,8 @@ inline constexpr std::array<std::uint16_t, Cfg::kNextn> kPriorSurvivals = [] {
   return survivals;
 }();
 
-// The survivals of the drafts that rows may verify. Every row has Nextn entries, which never rise; those past its
-// cap are 0, so that they come last in any order.
+// The survivals of the drafts that rows may verify. Every row has Nextn entries, which never rise; those past
+// its cap are 0, so that they come last in any order.
 template <class Cfg>
 class SurvivalTable {
  public:

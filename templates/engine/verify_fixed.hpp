@@ -26,8 +26,8 @@ class FixedVerification {
   void observe(std::int32_t, std::int32_t, double, double) {}
   void mix_into(FingerprintHash&) const {}
 
-  // `drafts` receives how many drafts each row verifies. Where rows and drafts exceed `limit` tokens, the last rows
-  // give up theirs; the rows alone do not exceed it.
+  // `drafts` receives how many drafts each row verifies. Where rows and drafts exceed `limit` tokens, the
+  // last rows give up theirs; the rows alone do not exceed it.
   void choose(std::span<const VerifyRow> rows, std::int32_t limit, std::span<std::int32_t> drafts) const {
     std::int32_t room = limit - static_cast<std::int32_t>(rows.size());
     for (std::size_t r = 0; r < rows.size(); ++r) {

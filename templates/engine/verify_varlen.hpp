@@ -1,7 +1,7 @@
 // The verification policy `varlen`: verify as many drafts as are worth their time, and the likeliest ones.
 //
-// How many are verified follows from confidences that no draft of this step had a part in; which ones, from the
-// newest. Otherwise the output would not have the distribution of the target model.
+// How many are verified follows from confidences that no draft of this step had a part in; which ones, from
+// the newest. Otherwise the output would not have the distribution of the target model.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +39,8 @@ class VarlenVerification {
   // Estimators do not count: they follow a clock.
   void mix_into(FingerprintHash& hash) const { hash.mix(variable_); }
 
-  // `drafts` receives how many drafts each row verifies. Rows and drafts take `limit` tokens at most; the rows
-  // alone do not exceed it. Needs the curve.
+  // `drafts` receives how many drafts each row verifies. Rows and drafts take `limit` tokens at most; the
+  // rows alone do not exceed it. Needs the curve.
   void choose(std::span<const VerifyRow> rows, std::int32_t limit, std::span<std::int32_t> drafts) {
     if (rows.empty()) return;
     Table known;
@@ -62,8 +62,8 @@ class VarlenVerification {
     }
   }
 
-  // Padded dispatch: the graph size to ask for when the next step has `rows` rows. Their confidences are not known
-  // yet, so all drafts count as the prior says; without a curve all are verified.
+  // Padded dispatch: the graph size to ask for when the next step has `rows` rows. Their confidences are not
+  // known yet, so all drafts count as the prior says; without a curve all are verified.
   std::int32_t wish(std::int32_t rows) const {
     const bool choice = rows > 0 && ready();
     return Cfg::kGraphSizes[GraphTable<Cfg>::index(choice ? wished_total(rows) : rows * Cfg::kMaxQ)];
@@ -80,13 +80,14 @@ class VarlenVerification {
     std::uint16_t last;  // the least survival among them; of no meaning when there are none, or all
   };
 
-  // Rows and a sum of survivals per millisecond; exact up to the division, so it never falls as the sum grows.
+  // Rows and a sum of survivals per millisecond; exact up to the division, so it never falls as the sum
+  // grows.
   static double throughput(std::int32_t rows, std::int64_t sum, double cost) {
     return (static_cast<double>(rows) + static_cast<double>(sum) / kCertain) / cost;
   }
 
-  // Only a total that fills its graph, or the largest one, can be the best, so there is one for each graph from that
-  // of the rows on. Ties go to the smaller total.
+  // Only a total that fills its graph, or the largest one, can be the best, so there is one for each graph
+  // from that of the rows on. Ties go to the smaller total.
   Total choose_total(const Table& known, std::int32_t limit) {
     const std::int32_t rows = known.rows();
     const std::int32_t most = std::min(rows + known.drafts(), limit);
@@ -137,7 +138,8 @@ class VarlenVerification {
     return {chosen, some ? sums.key(chosen - 1) : std::uint16_t{0}};
   }
 
-  // The total with the greatest throughput by the curve alone, when each of `rows` has all drafts and no history.
+  // The total with the greatest throughput by the curve alone, when each of `rows` has all drafts and no
+  // history.
   std::int32_t wished_total(std::int32_t rows) const {
     const std::int32_t most = rows * Cfg::kMaxQ;
     const std::int32_t last_graph = GraphTable<Cfg>::index(most);

@@ -13,19 +13,17 @@
 #include <vector>
 
 #include "engine/engine_api.hpp"
+#include "src/arrays.hpp"
+#include "src/loan.hpp"
 
 namespace py = pybind11;
 using namespace pybind11::literals;
 
 namespace {
 
-using deepinfer::Action;
+using namespace deepinfer::bindings;
 using deepinfer::EngineApi;
-using deepinfer::Matrix;
 using deepinfer::Record;
-
-template <class T>
-using Dense = py::array_t<T, py::array::c_style>;
 
 // The engine is locked inside, so the interpreter is free during every call.
 template <class Call>
@@ -34,90 +32,39 @@ auto without_gil(Call&& call) {
   return std::forward<Call>(call)();
 }
 
-// A read-only view that borrows the engine's memory and keeps `owner` alive.
-template <class T>
-py::array borrow(const T* data, std::vector<py::ssize_t> shape, py::handle owner) {
-  py::array view(py::dtype::of<T>(), std::move(shape), data, owner);
-  py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
-  return view;
-}
-
-template <class T>
-py::array borrow(std::span<const T> values, py::handle owner) {
-  return borrow(values.data(), {static_cast<py::ssize_t>(values.size())}, owner);
-}
-
-template <class T>
-py::array borrow(const Matrix<T>& matrix, py::handle owner) {
-  return borrow(
-      matrix.data, {static_cast<py::ssize_t>(matrix.rows), static_cast<py::ssize_t>(matrix.columns)}, owner
-  );
-}
-
-template <class T>
-std::span<const T> vector_argument(const char* name, const Dense<T>& array) {
-  if (array.ndim() != 1) throw py::value_error(std::string(name) + " must have one dimension");
-  return {array.data(), static_cast<std::size_t>(array.size())};
-}
-
-template <class T>
-Matrix<T> matrix_argument(const char* name, const Dense<T>& array) {
-  if (array.ndim() != 2) throw py::value_error(std::string(name) + " must have two dimensions");
-  return {array.data(), static_cast<std::size_t>(array.shape(0)), static_cast<std::size_t>(array.shape(1))};
-}
-
-Record record_argument(const char* name, const Dense<std::int32_t>& array) {
-  Record record{};
-  if (array.ndim() != 1 || array.size() != static_cast<py::ssize_t>(record.size())) {
-    throw py::value_error(std::string(name) + " must be int32[" + std::to_string(record.size()) + "]");
-  }
-  for (std::size_t i = 0; i < record.size(); ++i) record[i] = array.data()[i];
-  return record;
-}
-
-// Records are the caller's to reduce in place, so this one is a copy.
-Dense<std::int32_t> record_result(const Record& record) {
-  return Dense<std::int32_t>(static_cast<py::ssize_t>(record.size()), record.data());
-}
-
-Dense<std::int32_t> owned(const std::vector<std::int32_t>& values) {
-  return Dense<std::int32_t>(static_cast<py::ssize_t>(values.size()), values.data());
-}
-
-std::vector<deepinfer::ImageSpan> image_spans_argument(const Dense<std::int32_t>& array) {
-  if (array.size() == 0) return {};
-  const auto matrix = matrix_argument("image_spans", array);
-  if (matrix.columns != 2) throw py::value_error("image_spans must have two columns: start and end");
-  std::vector<deepinfer::ImageSpan> spans;
-  for (std::size_t i = 0; i < matrix.rows; ++i) spans.push_back({matrix.data[2 * i], matrix.data[2 * i + 1]});
-  return spans;
-}
-
-// What Python holds: the engine. `owner` of every view is the object that wraps this.
+// What Python holds: the engine, and what it lent out.
 struct Scheduler {
-  std::unique_ptr<EngineApi> engine;
+  std::shared_ptr<EngineApi> engine;
+  Loan step{"begin_step"};
+  Loan committed{"commit"};
+  Loan outcomes{"outcomes"};
 };
 
-// `owner` keeps the scheduler alive and counts the arrays that are held: see Loan.
-struct Step {
-  deepinfer::StepView view;
+template <class View, Loan Scheduler::* Kind>
+struct Borrowed {
+  View view;
   py::object owner;
+  std::uint64_t generation;
+
+  Borrowed(const View& lent, const py::object& scheduler) : view(lent), owner(scheduler) {
+    generation = (py::cast<Scheduler&>(owner).*Kind).generation();
+  }
+
+  py::handle token() const {
+    const Loan& loan = py::cast<Scheduler&>(owner).*Kind;
+    loan.check_current(generation);
+    return loan.token();
+  }
 };
 
-struct Committed {
-  deepinfer::CommittedView view;
-  py::object owner;
-};
-
-struct Outcomes {
-  deepinfer::OutcomesView view;
-  py::object owner;
-};
+using Step = Borrowed<deepinfer::StepView, &Scheduler::step>;
+using Committed = Borrowed<deepinfer::CommittedView, &Scheduler::committed>;
+using Outcomes = Borrowed<deepinfer::OutcomesView, &Scheduler::outcomes>;
 
 template <auto Member, class Holder>
 void view_property(py::class_<Holder>& type, const char* name) {
   type.def_property_readonly(name, [](const Holder& holder) {
-    return borrow(holder.view.*Member, holder.owner);
+    return borrow(holder.view.*Member, holder.token());
   });
 }
 
@@ -216,7 +163,10 @@ int begin_step(Scheduler& self, const py::object& flags) {
   Record record{};
   if (!flags.is_none()) record = record_argument("flags", py::cast<Dense<std::int32_t>>(flags));
   const Record* const given = flags.is_none() ? nullptr : &record;
-  return static_cast<int>(without_gil([&] { return self.engine->begin_step(given); }));
+  self.step.check_returned();
+  const int action = static_cast<int>(without_gil([&] { return self.engine->begin_step(given); }));
+  self.step.renew(self.engine);
+  return action;
 }
 
 int resolve_vote(Scheduler& self, const Dense<std::int32_t>& reduced) {
@@ -239,12 +189,18 @@ Committed commit(
       vector_argument("counts", counts),
       matrix_argument("confidences", confidences)
   };
-  return {without_gil([&] { return scheduler.engine->commit(step_id, results); }), self};
+  scheduler.committed.check_returned();
+  const auto view = without_gil([&] { return scheduler.engine->commit(step_id, results); });
+  scheduler.committed.renew(scheduler.engine);
+  return {view, self};
 }
 
 Outcomes outcomes(const py::object& self) {
   auto& scheduler = py::cast<Scheduler&>(self);
-  return {without_gil([&] { return scheduler.engine->outcomes(); }), self};
+  scheduler.outcomes.check_returned();
+  const auto view = without_gil([&] { return scheduler.engine->outcomes(); });
+  scheduler.outcomes.renew(scheduler.engine);
+  return {view, self};
 }
 
 py::dict stats(const Scheduler& self) {

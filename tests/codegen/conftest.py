@@ -26,6 +26,7 @@ SETTINGS: dict[str, Value] = {
     "parallel.dp": 8,
     "parallel.ep": 8,
     "parallel.cp": 1,
+    "parallel.dispatch": "ragged",
     "parallel.engram_placement": "sharded",
     "limits.max_num_seqs": 128,
     "limits.max_model_len": 65536,

@@ -164,8 +164,14 @@ MORE_ROWS: tuple[Row, ...] = (
         blocks_stored_reads=True,
         behaviour="rings hold two tokens more",
     ),
-    planned("speculative.prior_survival", 0.9),
-    planned("speculative.min_gain", 0.1),
+    row(
+        "speculative.prior_survival",
+        0.9,
+        {"speculative.prior_confidence": 58_982},  # 58,981.5 to the even neighbour
+        (CONFIG,),
+        behaviour="more drafts of sequences without history are expected to survive",
+    ),
+    row("speculative.min_gain", 0.1, {}, (CONFIG,), behaviour="verification varies when it gains a tenth"),
     row(
         "yoco.mode",
         "compact",

@@ -117,7 +117,9 @@ ROWS: tuple[Row, ...] = (
         "engine.type",
         "PROMPT",
         {
-            **dict.fromkeys(("speculative.verify", "speculative.prior_survival", "speculative.min_gain"), ABSENT),
+            **dict.fromkeys(
+                [f"speculative.{k}" for k in ("verify", "prior_survival", "prior_confidence", "min_gain")], ABSENT
+            ),
             **dict.fromkeys(("schedule.stop_preempted_request", "graphs.batch_size_interval"), ABSENT),
             **dict.fromkeys(
                 [
@@ -206,7 +208,13 @@ ROWS: tuple[Row, ...] = (
         run_refuses="parallel.cp",
         behaviour="prefill chunks are cut to multiples of 4",
     ),
-    planned("parallel.dispatch", "padded"),
+    row(
+        "parallel.dispatch",
+        "padded",
+        {"parallel.padded_dispatch": True},
+        (CONFIG,),
+        behaviour="all ranks of a group run the graph size that they agreed on",
+    ),
     row(
         "parallel.engram_placement",
         "host",

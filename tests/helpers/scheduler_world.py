@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 VOTE, PREFILL, DECODE, IDLE, DONE, FAIL = range(6)
 STOP, LENGTH, ABORT, PREEMPTED, ERROR = range(1, 6)
@@ -181,7 +182,11 @@ class Rank:
             assert (stop == expected.output[-1]) if reason == STOP and not expected.ended_by_caller else (stop == -1)
 
     def finish(self, request: int, reason: int) -> None:
-        self.requests[request].ended_by_caller |= self.requests[request].reason == 0
+        if self.requests[request].reason:
+            with pytest.raises(ValueError, match=f"request {request}: it was never added, or its end was reported"):
+                self.scheduler.finish(request, reason)
+            return
+        self.requests[request].ended_by_caller = True
         self.scheduler.finish(request, reason)
         self.collect()
 

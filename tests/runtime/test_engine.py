@@ -116,6 +116,7 @@ def engine_with(core: ScriptedCore, kind: type[LLMEngine] = LLMEngine) -> LLMEng
         eos_token_id=EOS,
         capacity=Capacity(10, 4),
         reducer=LocalReducer(),
+        votes=True,
         clock=lambda: 5.0,
     )
 

@@ -51,7 +51,6 @@ OUT_OF_RANGE = [
     ("output_kind", 2),
 ]
 UNSUPPORTED: list[tuple[str, Any]] = [
-    ("n", 2),
     ("presence_penalty", 0.5),
     ("frequency_penalty", 0.5),
     ("repetition_penalty", 1.1),

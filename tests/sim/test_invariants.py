@@ -109,10 +109,10 @@ def test_i09_i10_i12_blocks_and_slots_add_up(make_world: MakeWorld) -> None:
         assert world.step() == DECODE
         step = rank.scheduler.step()
         blocks = step.block_table[step.block_table > 0]
-        slots = step.slot[: step.num_rows]
+        slots = step.slot[: step.num_rows].tolist()
         assert step.num_rows == 4
         assert len(set(blocks.tolist())) == len(blocks)
-        assert len(set(slots.tolist()) - {0}) == 4
+        assert len(set(slots) - {0}) == 4
         stats = rank.scheduler.stats()
         assert stats["free_blocks"] + len(blocks) == rank.constants["kNumBlocks"] - 1
         assert stats["free_slots"] + 4 == rank.constants["kNumSlots"] - 1

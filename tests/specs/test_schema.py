@@ -51,14 +51,11 @@ def test_every_field_is_described() -> None:
 def test_planned_fields() -> None:
     assert {key for key, field in spec_fields().items() if field.status == "planned"} == {
         "kv.store_extra_tokens",
-        "speculative.prior_survival",
-        "speculative.min_gain",
         "eplb.window_steps",
         "eplb.rebalance_steps",
         "sampling.force_topk",
         "structured_output",
         "kernels.pdl",
-        "parallel.dispatch",
     }
 
 

@@ -1,0 +1,82 @@
+// Numpy arrays in and out of the bindings: checked arguments, borrowed views, copies.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_api.hpp"
+
+namespace deepinfer::bindings {
+
+namespace py = pybind11;
+
+template <class T>
+using Dense = py::array_t<T, py::array::c_style>;
+
+// A read-only view that borrows memory of what `owner` keeps alive.
+template <class T>
+py::array borrow(const T* data, std::vector<py::ssize_t> shape, py::handle owner) {
+  py::array view(py::dtype::of<T>(), std::move(shape), data, owner);
+  py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return view;
+}
+
+template <class T>
+py::array borrow(std::span<const T> values, py::handle owner) {
+  return borrow(values.data(), {static_cast<py::ssize_t>(values.size())}, owner);
+}
+
+template <class T>
+py::array borrow(const Matrix<T>& matrix, py::handle owner) {
+  return borrow(
+      matrix.data, {static_cast<py::ssize_t>(matrix.rows), static_cast<py::ssize_t>(matrix.columns)}, owner
+  );
+}
+
+template <class T>
+std::span<const T> vector_argument(const char* name, const Dense<T>& array) {
+  if (array.ndim() != 1) throw py::value_error(std::string(name) + " must have one dimension");
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+template <class T>
+Matrix<T> matrix_argument(const char* name, const Dense<T>& array) {
+  if (array.ndim() != 2) throw py::value_error(std::string(name) + " must have two dimensions");
+  return {array.data(), static_cast<std::size_t>(array.shape(0)), static_cast<std::size_t>(array.shape(1))};
+}
+
+inline Record record_argument(const char* name, const Dense<std::int32_t>& array) {
+  Record record{};
+  if (array.ndim() != 1 || array.size() != static_cast<py::ssize_t>(record.size())) {
+    throw py::value_error(std::string(name) + " must be int32[" + std::to_string(record.size()) + "]");
+  }
+  for (std::size_t i = 0; i < record.size(); ++i) record[i] = array.data()[i];
+  return record;
+}
+
+// Records are the caller's to reduce in place, so this one is a copy.
+inline Dense<std::int32_t> record_result(const Record& record) {
+  return Dense<std::int32_t>(static_cast<py::ssize_t>(record.size()), record.data());
+}
+
+inline Dense<std::int32_t> owned(const std::vector<std::int32_t>& values) {
+  return Dense<std::int32_t>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+inline std::vector<deepinfer::ImageSpan> image_spans_argument(const Dense<std::int32_t>& array) {
+  if (array.size() == 0) return {};
+  const auto matrix = matrix_argument("image_spans", array);
+  if (matrix.columns != 2) throw py::value_error("image_spans must have two columns: start and end");
+  std::vector<deepinfer::ImageSpan> spans;
+  for (std::size_t i = 0; i < matrix.rows; ++i) spans.push_back({matrix.data[2 * i], matrix.data[2 * i + 1]});
+  return spans;
+}
+
+}  // namespace deepinfer::bindings
