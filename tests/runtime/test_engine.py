@@ -55,7 +55,7 @@ class ScriptedCore:
         empty = np.empty(0, np.int32)
         return SimpleNamespace(
             step_id=7, kind=Action.DECODE, num_rows=len(self.ids), total_q=len(self.ids), graph=8,
-            ids=np.array(self.ids, np.uint64), preempted=empty,
+            ids=np.array(self.ids, np.uint64), preempted=empty, samples=np.ones(len(self.ids), np.int32),
             clone_blocks=empty, clone_states=empty, zero_states=empty,
         )  # fmt: skip
 

@@ -76,7 +76,7 @@ UNSUPPORTED: list[tuple[str, Any]] = [
 ]
 SUPPORTED = {
     "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens",
-    "min_tokens",
+    "min_tokens", "n",
     "logprobs", "detokenize", "skip_special_tokens", "include_stop_str_in_output", "output_kind", "seq_seed",
 }  # fmt: skip
 
