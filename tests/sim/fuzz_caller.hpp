@@ -39,6 +39,14 @@ struct Sizes {
   std::vector<std::int32_t> graphs;
 };
 
+struct Setup {
+  Sizes sizes;
+  std::unique_ptr<deepinfer::EngineApi> (*make)();
+};
+
+// The engines of this program.
+const std::vector<Setup>& setups();
+
 class Caller {
  public:
   Caller(
@@ -276,6 +284,14 @@ class Caller {
       }
     }
     require(queries == view.total_q, "I14: the rows' queries add up");
+    for (std::size_t copy = 0; copy < view.clone_blocks.rows; ++copy) {
+      for (std::size_t other = 0; other < view.clone_blocks.rows; ++other) {
+        require(
+            view.clone_blocks.data[2 * copy] != view.clone_blocks.data[2 * other + 1],
+            "B9: a block is copied from and written in one step"
+        );
+      }
+    }
     if (view.kind == StepKind::Decode) require(view.total_q <= view.graph, "I14: the graph holds the step");
   }
 
@@ -309,7 +325,7 @@ class Caller {
     );
     require(rows == open.most.size() && step_id == open.step_id, "bad calls: a wrong commit was taken");
     for (std::size_t r = 0; r < rows; ++r)
-      require(done.emitted[r] <= std::max(counts[r], 0), "I17: no token from nowhere");
+      require(done.emitted[r] <= std::min(counts[r], open.most[r]), "I17: no token from nowhere");
     open_.erase(open_.begin());
     drain();
   }

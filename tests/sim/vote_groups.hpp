@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 
@@ -66,6 +67,13 @@ bool explore(const Options& options, std::span<char*> chosen) {
       seconds
   );
   return clean;
+}
+
+// For a program that explores one kind of group: its exit status.
+template <class WorldType>
+int explore_all(std::initializer_list<Options> all) {
+  const auto is_clean = [](const Options& options) { return explore<WorldType>(options, {}); };
+  return std::ranges::all_of(all, is_clean) ? 0 : 1;
 }
 
 }  // namespace votecheck

@@ -22,6 +22,7 @@ enum class Stage : std::uint8_t { Waiting, Incoming, Partial, Loading, Decoding 
 struct Asked {
   std::uint64_t id = 0;
   std::int32_t tokens = 0;    // prompt and committed output
+  std::int32_t output = 0;    // committed output tokens, one that came with it included
   std::int32_t left = 0;      // output tokens until the length limit
   std::int32_t computed = 0;  // of `tokens`, scheduled in prefill steps
   Stage stage = Stage::Waiting;
@@ -193,15 +194,25 @@ class RankModel {
   }
 
   void preempt(std::uint64_t id) {
+    check_victim(id);
     if (Cfg::kStopPreemptedRequest) return end(id, Reason::Preempted);
     const auto found = std::ranges::find(placed, id, &Asked::id);
-    require(found != placed.end(), "I18: only a request with a place is preempted");
     Asked asked = *found;
     placed.erase(found);
     asked.computed = 0;
     asked.stage = Stage::Waiting;
     queue.insert(queue.begin(), asked);
     bury(id);
+  }
+
+  // Section 6: who gives way has the most output, the later one of equals.
+  void check_victim(std::uint64_t id) const {
+    const auto victim = std::ranges::find(placed, id, &Asked::id);
+    require(victim != placed.end(), "I18: only a request with a place is preempted");
+    for (const Asked& asked : placed) {
+      const bool decodes = asked.stage == Stage::Decoding;
+      require(!decodes || asked.output <= victim->output, "I18: who has the most output gives way");
+    }
   }
 
   // `count` tokens of a live row, the last one an end id if `stop`; returns how many the request takes.
@@ -211,6 +222,7 @@ class RankModel {
     const std::int32_t taken = std::min(count, found->left);
     found->tokens += taken;
     found->left -= taken;
+    found->output += taken;
     if (stop && taken == count && count > 0) {
       end(id, Reason::Stop);
     } else if (found->left == 0) {
@@ -224,7 +236,7 @@ class RankModel {
     digest.add(queue.size() * 16 + incoming.size() * 4 + draining.size());
     each([&digest](const Asked& asked) {
       digest.add(asked.id * 64 + static_cast<std::uint64_t>(asked.stage) * 8 + asked.paused);
-      digest.add(static_cast<std::uint64_t>(asked.tokens * 1024 + asked.left));
+      digest.add(static_cast<std::uint64_t>(asked.tokens * 1024 + asked.output * 32 + asked.left));
       digest.add(static_cast<std::uint64_t>(asked.computed));
     });
     for (const std::uint64_t id : draining) digest.add(id);

@@ -194,7 +194,8 @@ class Rank {
   static bool is_completion() { return Cfg::kEngineType == deepinfer::EngineType::Completion; }
 
   void arrive(std::uint64_t id, bool late) {
-    Asked asked{id, options_->prompt, options_->outputs, 0, Stage::Waiting, false, late};
+    const std::int32_t most = std::min(options_->outputs, Cfg::kMaxModelLen - options_->prompt);
+    Asked asked{id, options_->prompt, 0, most, 0, Stage::Waiting, false, late};
     if (Cfg::kEngineType == deepinfer::EngineType::Prompt) asked.left = 1;
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(options_->prompt), kToken);
     const std::array ends{kEndId};
@@ -205,6 +206,7 @@ class Rank {
       asked.stage = Stage::Incoming;
       asked.computed = ++asked.tokens;
       --asked.left;
+      asked.output = 1;
       core.add_prompted({id, tokens, options_->prompt, limits});
       model.incoming.push_back(asked);
     } else {
@@ -247,12 +249,16 @@ class Rank {
     );
   }
 
-  void check_decode(const std::vector<Row>& rows) const {
+  void check_decode(const std::vector<Row>& rows) {
     const std::vector<std::uint64_t> due = model.due_in_decode();
+    std::int32_t longest = Cfg::kMaxModelLen;
     for (const Row& row : rows) {
       require(
           std::ranges::count(due, row.id) == 1, "I4: prompt scheduled, never computed, or a row without need"
       );
+      const std::int32_t length = model.find(row.id)->tokens;
+      require(length <= longest, "order: the longest rows come first");
+      longest = length;
     }
     require(rows.size() == due.size() || Cfg::kTight, "I8: a sequence that can decode has a row");
   }
