@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -69,6 +70,7 @@ class LLMEngine:
         self._clock = clock
         self._trace = trace
         self._requests: dict[int, Request] = {}  # by the scheduler's id: branches that it knows
+        self._branch_ids = itertools.count(np.iinfo(np.uint64).max, -1)  # far from the callers' numbers
         self._families: dict[int, Request] = {}  # by the caller's number: the first branch of each
         self._published: Reduction | None = None
         self._backoff = _FIRST_BACKOFF
@@ -113,6 +115,7 @@ class LLMEngine:
         self._check_alive()
         now = self._clock()
         for branch in request.family:
+            branch.id = next(self._branch_ids) if branch.branch else request.number
             branch.max_tokens = max_tokens
             branch.metrics.queued_ts = now
         self._enter(request)

@@ -19,14 +19,12 @@ class Finish:
     stop_reason: int | str | None = None
 
 
-_NUMBER_BITS = 32
-
-
 @dataclass(slots=True, eq=False)
 class Request:
     """State of one branch of a caller's request between steps; with ``n`` = 1 there is one branch.
 
-    ``number`` is the caller's, ``id`` the scheduler's: each branch has its own. ``family`` holds all branches in order.
+    ``number`` is the caller's, ``id`` the scheduler's, which the engine gives out: each branch has its own. ``family``
+    holds all branches in order.
     ``barred_ids`` are the token ids that may not come before ``min_tokens``; ``rounds`` counts the sampling rounds
     drawn so far, part of the key of its random numbers like ``branch``; ``text`` is None when nothing is detokenised.
     """
@@ -39,6 +37,7 @@ class Request:
     text: RequestText | None
     branch: int = 0
     family: list[Request] = field(default_factory=list, repr=False)
+    id: int = 0
     max_tokens: int = 0
     barred_ids: tuple[int, ...] = ()
     metrics: RequestStateStats = field(default_factory=lambda: RequestStateStats(arrival_time=time()))
@@ -52,11 +51,6 @@ class Request:
 
     def __post_init__(self) -> None:
         self.family.append(self)
-
-    @property
-    def id(self) -> int:
-        """The scheduler's id."""
-        return self.number | self.branch << _NUMBER_BITS
 
     @property
     def ended(self) -> bool:

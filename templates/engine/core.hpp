@@ -34,19 +34,17 @@ template <
 class Core {
  public:
   using Policy = StepPolicy<Cfg, DecodePolicies...>;
-  static constexpr bool kPrefills = requires { typename Policy::PrefillHalf; };
-  static constexpr bool kDecodes = requires { typename Policy::DecodeHalf; };
 
   void add(const NewPrompt& prompt) {
-    if constexpr (kPrefills) {
-      enter(checked<Cfg>(state_, prompt, kDecodes));
+    if constexpr (Cfg::kEngineType != EngineType::Completion) {
+      enter(checked<Cfg>(state_, prompt));
     } else {
       throw std::invalid_argument("add: a COMPLETION engine prefills nothing; use add_prompted");
     }
   }
 
   void add_prompted(const NewPrompted& prompted) {
-    if constexpr (kDecodes) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       enter(checked<Cfg>(state_, prompted));
     } else {
       throw std::invalid_argument("add_prompted: a PROMPT engine decodes nothing; use add");
@@ -54,7 +52,7 @@ class Core {
   }
 
   void fork(std::uint64_t parent, std::span<const std::uint64_t> children) {
-    if constexpr (kDecodes) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       Fork<Cfg>::branch(state_, known("fork", parent), children);
     } else {
       throw std::invalid_argument("fork: a PROMPT engine decodes nothing, so it has no branches");
@@ -109,7 +107,7 @@ class Core {
   }
 
   void set_cost_curve(std::span<const double> milliseconds) {
-    if constexpr (kDecodes) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       policy_.decode_half.verification.set_curve(milliseconds);
     } else {
       throw std::invalid_argument("set_cost_curve: a PROMPT engine decodes nothing");
@@ -117,7 +115,7 @@ class Core {
   }
 
   void observe(std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) {
-    if constexpr (kDecodes) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       policy_.decode_half.verification.observe(graph, rows, forward_ms, sampler_ms);
     } else {
       throw std::invalid_argument("observe: a PROMPT engine decodes nothing");
@@ -127,7 +125,7 @@ class Core {
   static std::vector<std::int32_t> split(
       std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
   ) {
-    if constexpr (kDecodes) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       return Policy::DecodeHalf::split(caps, confidences, total);
     } else {
       throw std::invalid_argument("split: a PROMPT engine decodes nothing");
@@ -138,9 +136,9 @@ class Core {
     if (failed_) return Action::Fail;
     if (voting_) throw std::invalid_argument("begin_step: the vote of this step is not resolved");
     check_commits();
-    if constexpr (kDecodes) policy_.decode_half.begin(flags);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.begin(flags);
     state_.begin();
-    if constexpr (requires { typename Policy::IncomingHalf; }) Policy::IncomingHalf::admit(state_);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) Policy::IncomingHalf::admit(state_);
     return act(policy_.begin(flags, local_state(), vote_));
   }
 
@@ -160,7 +158,7 @@ class Core {
       }
     }
     voting_ = false;
-    if constexpr (kPrefills && kDecodes) return act(policy_.resolve(reduced));
+    if constexpr (Cfg::kEngineType == EngineType::Normal) return act(policy_.resolve(reduced));
     throw std::logic_error("only a NORMAL engine votes");
   }
 
@@ -172,7 +170,8 @@ class Core {
     record[group_flags::kPending] = local.pending;
     record[group_flags::kError] = local.error;
     record[group_flags::kWork] = Policy::work(local);
-    if constexpr (kDecodes) record[group_flags::kGraph] = policy_.decode_half.wish(state_);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt)
+      record[group_flags::kGraph] = policy_.decode_half.wish(state_);
     return record;
   }
 
@@ -195,7 +194,7 @@ class Core {
   std::uint64_t fingerprint() const {
     FingerprintHash hash;
     policy_.mix_into(hash);
-    if constexpr (kDecodes) policy_.decode_half.verification.mix_into(hash);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.verification.mix_into(hash);
     mix_state<Cfg>(hash, state_);
     return hash.value();
   }
@@ -246,11 +245,11 @@ class Core {
 
   LocalState local_state() const {
     LocalState local;
-    if constexpr (kPrefills) local.want = Policy::PrefillHalf::wants(state_);
+    if constexpr (Cfg::kEngineType != EngineType::Completion) local.want = Policy::PrefillHalf::wants(state_);
     local.decodable = state_.decodable();
     local.unfinished = state_.requests.live_count() > 0;
     local.pending = state_.expects();
-    if constexpr (requires { typename Policy::IncomingHalf; }) {
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       local.pending = local.pending || Policy::IncomingHalf::admissible(state_);
     }
     local.error = state_.failed;
@@ -264,7 +263,7 @@ class Core {
         ++state_.statistics.votes;
         return Action::Vote;
       case Verdict::Attempt:
-        if constexpr (kPrefills) {
+        if constexpr (Cfg::kEngineType != EngineType::Completion) {
           Policy::PrefillHalf::schedule(state_);
           return act(policy_.attempted(state_.step.num_rows() > 0, vote_));
         }
@@ -275,7 +274,7 @@ class Core {
         publish();
         return Action::Prefill;
       case Verdict::Decode:
-        if constexpr (kDecodes) {
+        if constexpr (Cfg::kEngineType != EngineType::Prompt) {
           policy_.decode_half.schedule(state_);
           ++state_.statistics.decode_steps;
           state_.last_decode_step = state_.next_step_id;
@@ -287,7 +286,7 @@ class Core {
         ++state_.statistics.idle_calls;
         return without_step(Action::Idle);
       case Verdict::Done:
-        if constexpr (kDecodes) policy_.decode_half.verification.restart();
+        if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.verification.restart();
         return without_step(Action::Done);
       case Verdict::Error:
         return fail(state_.failed ? state_.error : "another rank of the group reported an error");
@@ -327,8 +326,9 @@ class Core {
               (lacks == nullptr ? "its turn" : lacks);
       waits = true;
     };
-    if constexpr (kPrefills) tell(RequestState::Waiting, Policy::PrefillHalf::obstacle);
-    if constexpr (requires { typename Policy::IncomingHalf; }) {
+    if constexpr (Cfg::kEngineType != EngineType::Completion)
+      tell(RequestState::Waiting, Policy::PrefillHalf::obstacle);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
       tell(RequestState::Incoming, Policy::IncomingHalf::obstacle);
     }
     return waits ? text : text + "; nothing waits on this rank";

@@ -34,7 +34,7 @@ class Decode {
 
   // Takes from the delivered record, null if there is none, what the group agreed on. Throws
   // std::invalid_argument, with nothing changed, if the engine cannot start a step.
-  void begin(const Record* flags) {
+  void begin([[maybe_unused]] const Record* flags) {
     if (!verification.ready()) throw std::invalid_argument("begin_step: no cost curve; call set_cost_curve");
     if constexpr (Cfg::kPaddedDispatch) {
       const std::int32_t size = flags == nullptr ? Cfg::kMaxTotalQ : (*flags)[group_flags::kGraph];
@@ -67,7 +67,8 @@ class Decode {
 
   // Queries of each row, as the device computes them in a provisional step.
   static std::vector<std::int32_t> split(
-      std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
+      [[maybe_unused]] std::span<const std::int32_t> caps,
+      [[maybe_unused]] const Matrix<std::uint16_t>& confidences, [[maybe_unused]] std::int32_t total
   ) {
     if constexpr (Verification<Cfg>::kUsesCurve) {
       if (confidences.columns != std::size_t{Cfg::kNextn}) {
@@ -175,7 +176,7 @@ class Decode {
   static VerifyRow verify_row(const State& state, std::int32_t place) {
     const Sequence<Cfg>& sequence = state.sequences[place];
     const std::int32_t present = remap(state, place) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
-    VerifyRow row;
+    VerifyRow row{};
     row.cap = std::min(present, tokens_left(state, place) - 1);
     // With a frame in flight, the newest confidences that were committed are those before the present drafts.
     const bool flying = in_flight(state, place) > 0;

@@ -93,7 +93,7 @@ Request request_of(
 // Throws std::invalid_argument, with the values, for a prompt that can never fit. An engine that only
 // prefills yields one token.
 template <class Cfg>
-Request checked(const EngineState<Cfg>& state, const NewPrompt& prompt, bool decodes) {
+Request checked(const EngineState<Cfg>& state, const NewPrompt& prompt) {
   const RequestCheck<Cfg> check(prompt.id);
   check.free_id(state, prompt.id);
   check.tokens("prompt", prompt.tokens);
@@ -101,7 +101,7 @@ Request checked(const EngineState<Cfg>& state, const NewPrompt& prompt, bool dec
   check.checkpoints(prompt.checkpoints, prompt.tokens.size());
   check.image_spans(prompt.image_spans, static_cast<std::int32_t>(prompt.tokens.size()));
   Request request = request_of<Cfg>(prompt.limits, prompt.id, prompt.tokens, prompt.tokens.size());
-  if (!decodes) request.length_limit = request.prompt_length + 1;
+  if constexpr (Cfg::kEngineType == EngineType::Prompt) request.length_limit = request.prompt_length + 1;
   request.checkpoints.assign(prompt.checkpoints.begin(), prompt.checkpoints.end());
   request.image_spans.assign(prompt.image_spans.begin(), prompt.image_spans.end());
   return request;

@@ -151,7 +151,6 @@ ROWS: tuple[Row, ...] = (
             **FIXED,
         },
         (CONFIG, SCHEDULER, ENGINE, GRAPHS, *KERNELS),
-        run_refuses="engine.type",
         behaviour="composes the prompt step, has no graphs and no verification",
     ),
     row(

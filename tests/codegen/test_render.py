@@ -174,7 +174,7 @@ def test_standalone_adds_the_engine_sources() -> None:
     files = render(shipped_plan("tiny-cpu"), standalone=True)
     extra = set(files) - FILES
     assert extra == {"build.sh"} | {
-        p.relative_to(TEMPLATES).as_posix() for p in (*TEMPLATES.glob("engine/*.hpp"), *TEMPLATES.glob("src/*.cpp"))
+        p.relative_to(TEMPLATES).as_posix() for p in (*TEMPLATES.glob("engine/*.hpp"), *TEMPLATES.glob("src/*"))
     }
     assert json.loads(files["manifest.json"])["standalone"] is True
     assert "build.sh" in files["PLAN.md"]

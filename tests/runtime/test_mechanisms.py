@@ -23,7 +23,6 @@ BUILT = {
     "numerics.policy": "float32_unquantized",
 }
 NEEDS = [
-    ("engine.type", "PROMPT"),
     ("engine.type", "COMPLETION"),
     ("hardware.backend", "cuda"),
     ("parallel.dp", 2),

@@ -58,19 +58,18 @@ def test_each_header_appears_once_after_what_it_includes() -> None:
 
 def test_only_the_taken_branch_of_each_spec_is_left() -> None:
     stop, recompute = flatten(example()), flatten(example(SPECULATIVE))
-    assert "end(index, Reason::Preempted, -1);" in stop
+    assert "state.end(index, Reason::Preempted, -1);" in stop
     assert "requests.requeue(index);" not in stop
     assert "end(index, Reason::Preempted, -1);" not in recompute
-    assert "    vacate(place);\n    requests.requeue(index);\n  }" in recompute
-    assert "2 * Cfg::kCpSize);" not in stop
-    assert "if (size < left) size -= size % (2 * Cfg::kCpSize);" in recompute
+    assert "    state.leave(place);\n    state.requests.requeue(index);\n  }" in recompute
+    assert "agreed_ = size;" not in stop + recompute, "ranks of these engines agree on no graph"
 
 
 def test_a_normal_engine_shows_no_code_of_the_other_types() -> None:
     text = flatten(example())
     assert "if constexpr (Cfg::kEngineType" not in text
     assert "PromptStep" not in text
-    assert "local.want = Policy::wants_prefill(state_);" in text
+    assert "local.want = Policy::PrefillHalf::wants(state_);" in text
 
 
 def test_a_policy_that_is_not_built_is_a_comment() -> None:
