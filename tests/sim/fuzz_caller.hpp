@@ -325,7 +325,7 @@ class Caller {
     );
     require(rows == open.most.size() && step_id == open.step_id, "bad calls: a wrong commit was taken");
     for (std::size_t r = 0; r < rows; ++r)
-      require(done.emitted[r] <= std::min(counts[r], open.most[r]), "I17: no token from nowhere");
+      require(done.emitted[r] <= std::clamp(counts[r], 0, open.most[r]), "I17: no token from nowhere");
     open_.erase(open_.begin());
     drain();
   }

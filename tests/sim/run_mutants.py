@@ -1,0 +1,133 @@
+"""Every wrong scheduler must be caught: ``python tests/sim/run_mutants.py [NAME ...]``.
+
+Each patch under ``mutants`` makes one fault in a copy of the engine headers. Its second line names the program that
+must notice: that program is compiled with the copy and has ten seconds to end with a rule's name. Without a fault every
+program must end well. Exits with 1 if a fault is not caught.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+SIM = Path(__file__).resolve().parent
+HEADERS = SIM.parents[1] / "templates" / "engine"
+MUTANTS = SIM / "mutants"
+SECONDS = 10
+COMPILE = ("g++", "-std=c++20", "-O0", "-ffp-contract=off", "-D_GLIBCXX_ASSERTIONS")
+RULE = re.compile(r"\b(?:[BIR]\d+(?:/I\d+)?|fingerprint|order|bad calls|clone): .*")
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """A program that notices faults: its sources below ``tests/sim``, and its arguments."""
+
+    sources: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+
+
+def calls(name: str) -> Checker:
+    """Random calls on one engine."""
+    return Checker((f"mutants/{name}.cpp", "fuzz_calls.cpp", "fuzz_replay.cpp"), ("--random", "1", "1500"))
+
+
+CHECKERS = {
+    **{
+        name: Checker((f"mutants/{name}.cpp",))
+        for name in ("one_place", "two_places", "few_blocks", "padded", "exchange")
+    },
+    **{name: calls(name) for name in ("calls_fixed", "calls_varlen")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one mutant: the rule that it broke, or why it counts as not caught."""
+
+    name: str
+    checker: str
+    caught: bool
+    text: str
+    seconds: float
+
+
+def run_checker(checker: Checker, include: Path, program: Path) -> tuple[int | None, str, float]:
+    """Compile with the headers below ``include`` and run: status (None: out of time), output, seconds of running."""
+    sources = [str(SIM / source) for source in checker.sources]
+    command = [*COMPILE, "-I", str(include), "-I", str(SIM), *sources, "-o", str(program)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode != 0:
+        raise RuntimeError(f"does not compile:\n{built.stderr[:2000]}")
+    start = time.monotonic()
+    try:
+        done = subprocess.run(
+            [str(program), *checker.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, "", SECONDS
+    return done.returncode, done.stdout, time.monotonic() - start
+
+
+def judge(patch: Path, scratch: Path) -> Verdict:
+    """Apply one patch to a copy of the headers and see whether its checker notices."""
+    checker = patch.read_text(encoding="utf-8").splitlines()[1].removeprefix("# Checker: ")
+    folder = scratch / patch.stem
+    shutil.copytree(HEADERS, folder / "engine")
+    applied = subprocess.run(
+        ["git", "apply", "--whitespace=nowarn", str(patch)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if applied.returncode != 0:
+        return Verdict(patch.stem, checker, False, f"does not apply: {applied.stderr.strip()}", 0)
+    try:
+        status, output, seconds = run_checker(CHECKERS[checker], folder, folder / "program")
+    except RuntimeError as fault:
+        return Verdict(patch.stem, checker, False, str(fault), 0)
+    rule = RULE.search(output)
+    if status is None:
+        return Verdict(patch.stem, checker, False, f"no end within {SECONDS} s", seconds)
+    if status == 0 or rule is None:
+        return Verdict(patch.stem, checker, False, f"status {status}, no rule named", seconds)
+    return Verdict(patch.stem, checker, True, rule.group(), seconds)
+
+
+def sound(name: str, scratch: Path) -> Verdict:
+    """Without a fault the program must end well."""
+    try:
+        status, output, seconds = run_checker(CHECKERS[name], HEADERS.parent, scratch / name)
+    except RuntimeError as fault:
+        return Verdict("(none)", name, False, str(fault), 0)
+    return Verdict("(none)", name, status == 0, "no rule broken" if status == 0 else output[-500:], seconds)
+
+
+def main(names: list[str]) -> int:
+    """Judge all mutants, or those whose file names contain one of ``names``."""
+    patches = [p for p in sorted(MUTANTS.glob("*.patch")) if not names or any(n in p.stem for n in names)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        scratch = Path(folder)
+        jobs = [pool.submit(sound, name, scratch) for name in CHECKERS]
+        jobs += [pool.submit(judge, patch, scratch) for patch in patches]
+        missed = 0
+        for job in jobs:
+            verdict = job.result()
+            missed += not verdict.caught
+            mark = " " if verdict.caught else "!"
+            print(f"{mark} {verdict.name:32} {verdict.checker:13} {verdict.seconds:5.1f} s  {verdict.text}", flush=True)
+    print(f"{len(patches)} wrong schedulers, {missed} findings")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
