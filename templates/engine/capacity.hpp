@@ -18,10 +18,10 @@ class Capacity {
   using State = EngineState<Cfg>;
 
   // Slot and blocks together or not at all. While blocks are short, the sequence with the most output gives
-  // way.
-  static Room make_room(State& state, std::int32_t place) {
+  // way. `flying` is what in_flight() says of the sequence.
+  static Room make_room(State& state, std::int32_t place, std::int32_t flying) {
     while (true) {
-      const Need need = need_of(state, place);
+      const Need need = need_of(state, place, flying);
       if (need.slot && state.slots.free_count() == 0) return Room::None;
       if (need.blocks() <= state.blocks.free_count()) {
         provide(state, place, need);
@@ -34,12 +34,9 @@ class Capacity {
     }
   }
 
-  // Queries that the sequence may have in the frame that still runs, 0 if it is in none.
-  static std::int32_t in_flight(const State& state, std::int32_t place) {
-    const Sequence<Cfg>& sequence = state.sequences[place];
-    if (sequence.last_step == 0) return 0;
-    const Frame<Cfg>* const frame = state.frames.find(sequence.last_step);
-    return frame == nullptr ? 0 : frame->rows[sequence.last_row].reach;
+  // Queries that the sequence may have in the decode step that still runs, 0 if it is in none.
+  static std::int32_t in_flight(const State& state, const Sequence<Cfg>& sequence) {
+    return state.frames.is_open(sequence.last_step) ? sequence.last_reach : 0;
   }
 
  private:
@@ -50,37 +47,36 @@ class Capacity {
     std::int32_t blocks() const { return growth + (write_block ? 1 : 0); }
   };
 
-  static Need need_of(const State& state, std::int32_t place) {
+  static Need need_of(const State& state, std::int32_t place, std::int32_t flying) {
     const Sequence<Cfg>& sequence = state.sequences[place];
+    const std::int32_t length = state.request_at(place).length();
+    const std::int32_t next = next_block(length);
     Need need;
     need.slot = state.slots.references(sequence.slot) > 1;
-    const std::int32_t next = next_block(state, place);
-    const auto blocks = state.sequences.blocks(place);
     need.write_block =
-        next < sequence.num_blocks && state.blocks.references(blocks[static_cast<std::size_t>(next)]) > 1;
-    need.growth = std::max(0, State::blocks_for(tokens_reached(state, place)) - sequence.num_blocks);
+        next < sequence.num_blocks &&
+        state.blocks.references(state.sequences.blocks(place)[static_cast<std::size_t>(next)]) > 1;
+    need.growth = std::max(0, State::blocks_for(tokens_reached(length, flying)) - sequence.num_blocks);
     return need;
   }
 
   // The block of the newest token, whose key the next step writes.
-  static std::int32_t next_block(const State& state, std::int32_t place) {
-    return (state.request_at(place).length() - 1) / Cfg::kBlockSize;
-  }
+  static std::int32_t next_block(std::int32_t length) { return (length - 1) / Cfg::kBlockSize; }
 
-  // Committed tokens, all that the frame in flight may add, and this step's drafts with the token to come. A
+  // Committed tokens, all that the step in flight may add, and this step's drafts with the token to come. A
   // drafter writes to rings only, so its reach needs positions but no blocks.
-  static std::int32_t tokens_reached(const State& state, std::int32_t place) {
-    const std::int32_t flying = in_flight(state, place) > 0 ? Cfg::kMaxQ : 0;
-    return state.request_at(place).length() + flying + Cfg::kMaxQ;
+  static std::int32_t tokens_reached(std::int32_t length, std::int32_t flying) {
+    return length + (flying > 0 ? Cfg::kMaxQ : 0) + Cfg::kMaxQ;
   }
 
   static void provide(State& state, std::int32_t place, const Need& need) {
     if (need.slot) state.own_slot(place);
     if (need.write_block) {
-      const bool holds_more = (state.request_at(place).length() - 1) % Cfg::kBlockSize > 0;
-      state.own_block(place, next_block(state, place), holds_more);
+      const std::int32_t length = state.request_at(place).length();
+      const bool holds_more = (length - 1) % Cfg::kBlockSize > 0;
+      state.own_block(place, next_block(length), holds_more);
     }
-    state.grow(place, state.sequences[place].num_blocks + need.growth);
+    if (need.growth > 0) state.grow(place, state.sequences[place].num_blocks + need.growth);
   }
 
   // Only what frees a block now helps. A sequence that asks may always give way itself.

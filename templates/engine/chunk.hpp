@@ -11,30 +11,19 @@
 
 namespace deepinfer {
 
-// Chunks of one prompt. `CpSize` ranks take two mirrored pieces of a chunk each, so only the last chunk of a
-// prompt may have a length that is no multiple of 2 x CpSize.
-template <std::int32_t CpSize, std::int32_t MaxTokens>
+template <class Cfg>
 class ChunkCut {
  public:
-  static constexpr std::int32_t kAlignment = CpSize > 1 ? 2 * CpSize : 1;
-
   // End of the chunk that begins at `computed` and may reach `limit` < length; `computed` if there is none.
-  // `alone`: nothing else is in the step, so the whole token budget is this chunk's.
-  static std::int32_t end(
-      const Request& request, std::int32_t computed, std::int32_t limit, std::int32_t length, bool alone
-  ) {
+  // With the whole token budget of a step there always is one: see check().
+  static std::int32_t end(const Request& request, std::int32_t computed, std::int32_t limit) {
     const auto& checkpoints = request.checkpoints;
     auto checkpoint = std::ranges::upper_bound(checkpoints, limit);
     while (checkpoint != checkpoints.begin() && *--checkpoint > computed) {
       if (is_legal(request, computed, *checkpoint)) return *checkpoint;
     }
-    for (std::int32_t position = aligned(computed, limit); position > computed; position -= kAlignment) {
+    for (std::int32_t position = aligned(computed, limit); position > computed; position -= alignment()) {
       if (is_legal(request, computed, position)) return position;
-    }
-    if (!alone || request.image_spans.empty()) return computed;
-    const std::int32_t reach = std::min(length, computed + MaxTokens);
-    for (std::int32_t position = limit + 1; position <= reach; ++position) {
-      if (position == length || is_legal(request, computed, position)) return position;
     }
     return computed;
   }
@@ -51,20 +40,24 @@ class ChunkCut {
         );
       }
       // Spans without a position between them at which any chunk may end count as one.
-      if (end == 0 || span.start - end >= kAlignment - 1) begin = span.start;
+      if (end == 0 || span.start - end >= alignment() - 1) begin = span.start;
       end = span.end;
-      if (end - begin + 2 * (kAlignment - 1) > MaxTokens) {
+      if (end - begin + 2 * (alignment() - 1) > Cfg::kMaxNumBatchedTokens) {
         throw std::invalid_argument(
-            who + text({begin, end}) + " cannot be kept whole in a step of " + std::to_string(MaxTokens) +
-            " tokens"
+            who + text({begin, end}) + " cannot be kept whole in a step of " +
+            std::to_string(Cfg::kMaxNumBatchedTokens) + " tokens"
         );
       }
     }
   }
 
  private:
+  // Context-parallel ranks take two mirrored pieces of a chunk each, so the length of any but a prompt's last
+  // one is a multiple of this.
+  static constexpr std::int32_t alignment() { return Cfg::kCpSize > 1 ? 2 * Cfg::kCpSize : 1; }
+
   static std::int32_t aligned(std::int32_t computed, std::int32_t position) {
-    return position - (position - computed) % kAlignment;
+    return position - (position - computed) % alignment();
   }
 
   static bool is_legal(const Request& request, std::int32_t computed, std::int32_t position) {

@@ -107,7 +107,7 @@ class Commit {
     check_shape("counts", results.counts.size(), 1, rows, 1);
     check_shape("confidences", results.confidences.rows, results.confidences.columns, rows, Cfg::kNextn);
     for (std::int32_t r = 0; r < frame.num_rows; ++r) {
-      if (is_live(state, frame.rows[r])) check_row(frame, results, r);
+      check_row(frame, results, r);
     }
   }
 

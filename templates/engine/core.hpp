@@ -66,12 +66,12 @@ class Core {
           "finish of request " + std::to_string(id) + ": reason " + std::to_string(reason) + " is not in 1..5"
       );
     }
-    // Who has not heard of the end yet may still ask for one.
-    if (state_.requests.find(id) < 0 && state_.outcomes.holds(id)) return;
+    if (just_ended(id)) return;
     state_.end(known("finish", id), static_cast<Reason>(reason), -1);
   }
 
   void set_paused(std::uint64_t id, bool paused) {
+    if (just_ended(id)) return;
     state_.requests.set_paused(known(paused ? "pause" : "resume", id), paused);
   }
 
@@ -211,6 +211,11 @@ class Core {
   void enter(Request&& request) {
     state_.requests.add(std::move(request));
     state_.reserve_for_live();
+  }
+
+  // The caller has not been told yet, so its call is no mistake.
+  bool just_ended(std::uint64_t id) const {
+    return state_.requests.find(id) < 0 && state_.outcomes.holds(id);
   }
 
   std::int32_t known(const char* call, std::uint64_t id) const {

@@ -26,10 +26,8 @@ inline void to_offsets_descending(ByteCounts& counts) {
 
 }  // namespace detail
 
-// `sorted` receives `keys`, the greatest first; `buffer` is scratch. Both have at least the size of `keys`.
-inline void sort_descending(
-    std::span<const std::uint16_t> keys, std::span<std::uint16_t> buffer, std::span<std::uint16_t> sorted
-) {
+// Sort `keys`, the greatest first; `buffer` is scratch of at least their number.
+inline void sort_descending(std::span<std::uint16_t> keys, std::span<std::uint16_t> buffer) {
   ByteCounts low{};
   ByteCounts high{};
   for (const std::uint16_t key : keys) {
@@ -39,7 +37,7 @@ inline void sort_descending(
   detail::to_offsets_descending(low);
   detail::to_offsets_descending(high);
   for (const std::uint16_t key : keys) buffer[low[key & 0xffU]++] = key;
-  for (const std::uint16_t key : buffer.first(keys.size())) sorted[high[key >> 8U]++] = key;
+  for (const std::uint16_t key : buffer.first(keys.size())) keys[high[key >> 8U]++] = key;
 }
 
 // The rank-th greatest of `keys`; rank counts from 1 and is at most their number.

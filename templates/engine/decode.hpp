@@ -14,6 +14,7 @@
 #include "engine/engine_state.hpp"
 #include "engine/graph_table.hpp"
 #include "engine/group_flags.hpp"
+#include "engine/key_sort.hpp"
 #include "engine/split.hpp"
 #include "engine/verify_row.hpp"
 
@@ -50,16 +51,9 @@ class Decode {
     state.step.clear(StepKind::Decode);
     state.frames.next().clear(StepKind::Decode);
     join_running(state);
-    state.sequences.running.sort(Order<State>{state});
-
-    std::array<Candidate, kCapacity> candidates;
-    const std::span selected = std::span(candidates).first(select(state, candidates));
-    // One row needs no order, and the compiler sees the heap reach past an array of one.
-    if constexpr (kCapacity > 1) {
-      std::ranges::make_heap(selected, longest_first);
-      std::ranges::sort_heap(selected, longest_first);
-    }
-    verify(state, selected);
+    order_running(state);
+    std::array<Candidate, kCapacity> selected;
+    verify(state, std::span<const Candidate>(selected).first(select(state, selected)));
 
     const std::int32_t graph = GraphTable<Cfg>::index(Cfg::kPaddedDispatch ? agreed_ : state.step.total_q());
     state.step.pad(Cfg::kGraphSizes[graph], Cfg::kGraphRows[graph]);
@@ -95,16 +89,12 @@ class Decode {
  private:
   static constexpr auto kCapacity = static_cast<std::size_t>(Cfg::kMaxNumSeqs);
 
+  // A sequence that has its memory: `flying` queries may be in the step in flight, `left` tokens are to come.
   struct Candidate {
     std::int32_t place;
-    std::int32_t length;
-    std::int32_t turn;  // when it was selected
+    std::int32_t flying;
+    std::int32_t left;
   };
-
-  static bool longest_first(const Candidate& left, const Candidate& right) {
-    if (left.length != right.length) return left.length > right.length;
-    return left.turn < right.turn;
-  }
 
   static void join_running(State& state) {
     for (const std::int32_t place : state.sequences.prompted) {
@@ -114,22 +104,39 @@ class Decode {
     state.sequences.prompted.clear();
   }
 
-  // Give memory to one sequence after the other, the shortest output first. Returns how many got theirs.
+  static void order_running(State& state) {
+    auto& running = state.sequences.running;
+    KeySort<SequenceTable<Cfg>::kPlaces> order;
+    for (const std::int32_t place : running) order.add(Order<Cfg>::key(state.request_at(place)), place);
+    running.clear();
+    for (const auto& entry : order.sorted()) running.push_back(entry.item);
+  }
+
+  // Give memory to one sequence after the other; `selected` receives those that got theirs, the longest
+  // first. Returns their number.
   std::size_t select(State& state, std::array<Candidate, kCapacity>& selected) const {
     const auto& running = state.sequences.running;
+    std::array<Candidate, kCapacity> found;
+    KeySort<kCapacity> order;
     std::int32_t count = 0;
     for (std::int32_t i = 0; i < running.size(); ++i) {
       const std::int32_t place = running[i];
-      const bool takes_part =
-          count < agreed_ && !state.request_at(place).paused && tokens_left(state, place) > 0;
-      const Room room = takes_part ? Capacity<Cfg>::make_room(state, place) : Room::None;
-      if (room == Room::None) state.sequences[place].pass_over();
-      if (room == Room::Made) {
-        selected[static_cast<std::size_t>(count)] = {place, state.request_at(place).length(), count};
-        ++count;
-      }
+      Sequence<Cfg>& sequence = state.sequences[place];
+      const Request& request = state.requests[sequence.request];
+      const std::int32_t flying = Capacity<Cfg>::in_flight(state, sequence);
+      // A step in flight yields at least one token. When that is the last one, another row would compute
+      // nothing of use.
+      const std::int32_t left = request.length_limit - request.length() - (flying > 0 ? 1 : 0);
+      const bool takes_part = count < agreed_ && !request.paused && left > 0;
+      const Room room = takes_part ? Capacity<Cfg>::make_room(state, place, flying) : Room::None;
+      if (room == Room::None) sequence.pass_over();
+      if (room != Room::Made) continue;
+      order.add(static_cast<std::uint32_t>(Cfg::kMaxModelLen - request.length()), count);
+      found[static_cast<std::size_t>(count++)] = {place, flying, left};
     }
-    return static_cast<std::size_t>(count);
+    std::size_t row = 0;
+    for (const auto& entry : order.sorted()) selected[row++] = found[static_cast<std::size_t>(entry.item)];
+    return row;
   }
 
   // Choose the verification lengths of the selected and add their rows.
@@ -139,7 +146,7 @@ class Decode {
     std::int32_t total = static_cast<std::int32_t>(selected.size());
     bool newest_on_device = false;
     for (std::size_t i = 0; i < selected.size(); ++i) {
-      rows[i] = verify_row(state, selected[i].place);
+      rows[i] = verify_row(state, selected[i]);
       total += rows[i].cap;
       newest_on_device |= rows[i].cap > 0 && rows[i].split_data == nullptr;
     }
@@ -148,67 +155,54 @@ class Decode {
         agreed_,
         std::span(drafts).first(selected.size())
     );
-    for (std::size_t i = 0; i < selected.size(); ++i)
-      add_row(state, selected[i].place, rows[i].cap, 1 + drafts[i]);
+    for (std::size_t i = 0; i < selected.size(); ++i) add_row(state, selected[i], rows[i].cap, 1 + drafts[i]);
     const bool splits = Verification<Cfg>::kUsesCurve && state.step.total_q() < total;
     state.frames.next().provisional = splits && newest_on_device;
     state.step.set_provisional(splits && newest_on_device);
   }
 
-  // Queries that the sequence may have in the frame that still runs, 0 if it is in none.
-  static std::int32_t in_flight(const State& state, std::int32_t place) {
-    return Capacity<Cfg>::in_flight(state, place);
-  }
-
-  // A frame in flight yields at least one token. When that is the last one, another row would compute nothing
-  // of use.
-  static std::int32_t tokens_left(const State& state, std::int32_t place) {
-    const Request& request = state.request_at(place);
-    return request.length_limit - request.length() - (in_flight(state, place) > 0 ? 1 : 0);
-  }
-
-  static std::int32_t remap(const State& state, std::int32_t place) {
-    const Sequence<Cfg>& sequence = state.sequences[place];
+  static std::int32_t remap(const State& state, const Sequence<Cfg>& sequence) {
     const bool was_there = sequence.last_step != 0 && sequence.last_step == state.last_decode_step;
     return was_there ? sequence.last_row : -1;
   }
 
-  static VerifyRow verify_row(const State& state, std::int32_t place) {
-    const Sequence<Cfg>& sequence = state.sequences[place];
-    const std::int32_t present = remap(state, place) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
-    VerifyRow row{};
-    row.cap = std::min(present, tokens_left(state, place) - 1);
-    // With a frame in flight, the newest confidences that were committed are those before the present drafts.
-    const bool flying = in_flight(state, place) > 0;
+  static VerifyRow verify_row(const State& state, const Candidate& candidate) {
+    const Sequence<Cfg>& sequence = state.sequences[candidate.place];
+    const std::int32_t present = remap(state, sequence) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
+    const bool flying = candidate.flying > 0;
+    // With a step in flight, the newest confidences that were committed are those before the present drafts.
     const std::int32_t before = flying ? 0 : 1;
-    if (sequence.outputs > before)
-      row.total_data = sequence.confidences[static_cast<std::size_t>(before)].data();
-    if (!flying && sequence.outputs > 0) row.split_data = sequence.confidences[0].data();
-    return row;
+    return {
+        .cap = std::min(present, candidate.left - 1),
+        .total_data = sequence.outputs > before
+                          ? sequence.confidences[static_cast<std::size_t>(before)].data()
+                          : nullptr,
+        .split_data = !flying && sequence.outputs > 0 ? sequence.confidences[0].data() : nullptr
+    };
   }
 
-  static void add_row(State& state, std::int32_t place, std::int32_t cap, std::int32_t q_len) {
-    Sequence<Cfg>& sequence = state.sequences[place];
+  static void add_row(State& state, const Candidate& candidate, std::int32_t cap, std::int32_t q_len) {
+    Sequence<Cfg>& sequence = state.sequences[candidate.place];
     const Request& request = state.requests[sequence.request];
+    const std::int32_t index = state.step.num_rows();
     StepRow row;
     row.id = request.id;
     row.table = sequence.table;
-    // The first query is the newest token; until the frame in flight reports, all of it counts as accepted.
-    row.start = request.length() + in_flight(state, place) - 1;
+    // The first query is the newest token; until the step in flight reports, all of it counts as accepted.
+    row.start = request.length() + candidate.flying - 1;
     row.q_len = q_len;
     row.slot = sequence.slot;
-    row.remap = remap(state, place);
+    row.remap = remap(state, sequence);
     row.samples = true;
-    row.tokens = request.tokens;
-    row.drafts = std::span<const std::int32_t>(sequence.draft_ids)
-                     .first(static_cast<std::size_t>(sequence.prompt_drafts));
-    row.blocks = state.sequences.blocks(place);
     row.cap = cap;
-    const std::int32_t index = state.step.num_rows();
+    row.tokens = request.tokens;
+    row.drafts = {sequence.draft_ids.data(), static_cast<std::size_t>(sequence.prompt_drafts)};
+    row.blocks = state.sequences.blocks(candidate.place);
     state.step.add(row);
-    state.frames.next().add({request.id, sequence.serial, place, q_len, 1 + cap, true});
+    state.frames.next().add({request.id, sequence.serial, candidate.place, q_len, 1 + cap, true});
     sequence.last_step = state.next_step_id;
     sequence.last_row = index;
+    sequence.last_reach = 1 + cap;
     sequence.prompt_drafts = 0;
     sequence.passed_over = false;
   }

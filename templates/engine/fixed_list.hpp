@@ -28,17 +28,6 @@ class FixedList {
     size_ = static_cast<std::int32_t>(std::remove(items_.data(), last, item) - items_.data());
   }
 
-  // Insertion sort: the order changes little from step to step, and equal items keep their order.
-  template <class Less>
-  void sort(Less less) {
-    for (std::int32_t i = 1; i < size_; ++i) {
-      const std::int32_t item = items_[i];
-      std::int32_t j = i;
-      for (; j > 0 && less(item, items_[j - 1]); --j) items_[j] = items_[j - 1];
-      items_[j] = item;
-    }
-  }
-
  private:
   std::array<std::int32_t, static_cast<std::size_t>(Capacity)> items_{};
   std::int32_t size_ = 0;

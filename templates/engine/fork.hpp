@@ -58,7 +58,7 @@ class Fork {
     if (request.state != RequestState::Prompted && request.state != RequestState::Running) {
       throw std::invalid_argument(who + "its prompt is not computed yet");
     }
-    if (Capacity<Cfg>::in_flight(state, request.place) > 0) {
+    if (Capacity<Cfg>::in_flight(state, state.sequences[request.place]) > 0) {
       throw std::invalid_argument(
           who + "commit step " + std::to_string(state.sequences[request.place].last_step) + " first"
       );

@@ -50,12 +50,8 @@ class FrameQueue {
   const Frame<Cfg>& operator[](std::int32_t index) const { return frames_[(first_ + index) % kDepth]; }
   const Frame<Cfg>& oldest() const { return frames_[first_]; }
 
-  const Frame<Cfg>* find(std::uint64_t step_id) const {
-    for (std::int32_t i = 0; i < size_; ++i) {
-      if ((*this)[i].step_id == step_id) return &(*this)[i];
-    }
-    return nullptr;
-  }
+  // Steps are numbered in order, so those from the oldest one on wait for their results.
+  bool is_open(std::uint64_t step_id) const { return size_ > 0 && step_id >= frames_[first_].step_id; }
 
   bool has_rows(StepKind kind) const {
     for (std::int32_t i = 0; i < size_; ++i) {

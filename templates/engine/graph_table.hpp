@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace deepinfer {
@@ -14,13 +15,17 @@ struct GraphTable {
     return static_cast<std::int32_t>(std::ranges::lower_bound(sizes, total_q) - sizes.begin());
   }
 
-  // For every total: the real rows, and padding tokens grouped max_q to a row, fit the graph's rows.
+  // For every total: its rows, and padding tokens grouped max_q to a row, fit the graph that runs. That is
+  // the smallest one, or with padded dispatch any that is large enough. Up to max_num_seqs one token more is
+  // one row more; beyond, it only leaves less to pad.
   static constexpr bool rows_suffice() {
-    for (std::int32_t total = 0; total <= Cfg::kMaxTotalQ; ++total) {
-      const std::int32_t graph = index(total);
-      const std::int32_t padding = Cfg::kGraphSizes[graph] - total;
-      const std::int32_t rows = std::min(total, Cfg::kMaxNumSeqs) + (padding + Cfg::kMaxQ - 1) / Cfg::kMaxQ;
-      if (rows > Cfg::kGraphRows[graph]) return false;
+    std::int32_t least = 0;
+    for (std::size_t graph = 0; graph < Cfg::kGraphSizes.size(); ++graph) {
+      const std::int32_t size = Cfg::kGraphSizes[graph];
+      const std::int32_t total = std::clamp(Cfg::kMaxNumSeqs, least, size);
+      const std::int32_t padding_rows = (size - total + Cfg::kMaxQ - 1) / Cfg::kMaxQ;
+      if (std::min(total, Cfg::kMaxNumSeqs) + padding_rows > Cfg::kGraphRows[graph]) return false;
+      if constexpr (!Cfg::kPaddedDispatch) least = size + 1;
     }
     return true;
   }

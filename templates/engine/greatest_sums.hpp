@@ -26,10 +26,13 @@ class GreatestSums {
   // must outlive this object.
   GreatestSums(std::span<const std::uint16_t> keys, std::int32_t number) : keys_(keys) {
     std::array<std::uint64_t, kBins> packed{};
-    for (const std::uint16_t key : keys) packed[255U - (key >> 8U)] += kOne | key;
+    for (const std::uint16_t key : keys) packed[key >> 8U] += kOne + key;
+    counts_[0] = 0;
+    sums_[0] = 0;
     for (std::size_t bin = 0; bin < kBins; ++bin) {
-      counts_[bin + 1] = counts_[bin] + static_cast<std::int32_t>(packed[bin] >> kSumBits);
-      sums_[bin + 1] = sums_[bin] + static_cast<std::int64_t>(packed[bin] & (kOne - 1));
+      const std::uint64_t both = packed[kBins - 1 - bin];
+      counts_[bin + 1] = counts_[bin] + static_cast<std::int32_t>(both >> kSumBits);
+      sums_[bin + 1] = sums_[bin] + static_cast<std::int64_t>(both & (kOne - 1));
     }
     counts_.back() = number;
   }
@@ -53,10 +56,10 @@ class GreatestSums {
     const auto span = static_cast<std::uint32_t>(((bottom - top + 1) << 8U) - 1);
     std::size_t size = 0;
     for (const std::uint16_t key : keys_) {
-      unsorted_[size] = key;
+      sorted_[size] = key;
       size += key - least <= span ? 1 : 0;
     }
-    sort_descending(std::span(unsorted_).first(size), buffer_, sorted_);
+    sort_descending(std::span(sorted_).first(size), buffer_);
     skipped_ = counts_[top];
     base_ = sums_[top];
   }
@@ -75,15 +78,14 @@ class GreatestSums {
 
   std::span<const std::uint16_t> keys_;
   // Number and sum of the keys in the bins before each, the greatest keys first.
-  std::array<std::int32_t, kBins + 1> counts_{};
-  std::array<std::int64_t, kBins + 1> sums_{};
+  std::array<std::int32_t, kBins + 1> counts_;
+  std::array<std::int64_t, kBins + 1> sums_;
   std::size_t bin_ = 0;
   std::int32_t skipped_ = 0;
   std::int64_t base_ = 0;
   // One entry more than there are keys: what does not belong is overwritten by the next key.
-  std::array<std::uint16_t, Capacity + 1> unsorted_;
+  std::array<std::uint16_t, Capacity + 1> sorted_;
   std::array<std::uint16_t, Capacity> buffer_;
-  std::array<std::uint16_t, Capacity> sorted_;
 };
 
 }  // namespace deepinfer

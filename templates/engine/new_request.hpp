@@ -65,7 +65,7 @@ class RequestCheck {
   }
 
   void image_spans(std::span<const ImageSpan> spans, std::int32_t prompt_length) const {
-    ChunkCut<Cfg::kCpSize, Cfg::kMaxNumBatchedTokens>::check(spans, prompt_length, who_);
+    ChunkCut<Cfg>::check(spans, prompt_length, who_);
   }
 
  private:
@@ -78,7 +78,7 @@ Request request_of(
     std::size_t prompt_length
 ) {
   const auto prompt = static_cast<std::int32_t>(prompt_length);
-  const auto longest = std::int64_t{Cfg::kMaxModelLen};
+  const std::int64_t longest = Cfg::kMaxModelLen;
   Request request;
   request.id = id;
   request.tokens.assign(tokens.begin(), tokens.end());

@@ -4,15 +4,15 @@
 
 #include <cstdint>
 
+#include "engine/request.hpp"
+
 namespace deepinfer {
 
-template <class State>
+template <class Cfg>
 struct OutputLengthOrder {
-  const State& state;
-
-  // Equal lengths keep their order, which is the order of arrival.
-  bool operator()(std::int32_t left, std::int32_t right) const {
-    return state.request_at(left).output_length() < state.request_at(right).output_length();
+  // The least is served first; equal ones in order of arrival.
+  static std::uint32_t key(const Request& request) {
+    return static_cast<std::uint32_t>(request.output_length());
   }
 };
 

@@ -19,7 +19,6 @@ class Prefill {
 
  public:
   using State = EngineState<Cfg>;
-  using Cut = ChunkCut<Cfg::kCpSize, Cfg::kMaxNumBatchedTokens>;
 
   // A prompt token could be scheduled now: the same admission test that `schedule` applies to its first
   // candidate.
@@ -87,8 +86,7 @@ class Prefill {
     std::int32_t chunk(const Request& request, std::int32_t computed, std::int32_t length) const {
       if (prompts == 0) return 0;
       const std::int32_t limit = std::min(length, computed + tokens);
-      const bool alone = tokens == Cfg::kMaxNumBatchedTokens;
-      const std::int32_t end = limit == length ? length : Cut::end(request, computed, limit, length, alone);
+      const std::int32_t end = limit == length ? length : ChunkCut<Cfg>::end(request, computed, limit);
       return end <= sum_k ? end - computed : 0;
     }
 

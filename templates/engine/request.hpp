@@ -21,20 +21,21 @@ struct ImageSpan {
   std::int32_t end;
 };
 
-struct Request {
+// What every decode step reads comes first and shares a cache line.
+struct alignas(64) Request {
   std::uint64_t id = 0;
   std::vector<std::int32_t> tokens;  // prompt, then the committed output
   std::int32_t prompt_length = 0;
   std::int32_t length_limit = 0;  // tokens, prompt included, at which it ends with `length`
   std::int32_t min_tokens = 0;    // end ids are ignored before this many output tokens
+  std::int32_t place = -1;        // in the SequenceTable, -1 while it waits
+  RequestState state = RequestState::Waiting;
+  bool paused = false;
+  std::int32_t previous = -1;
+  std::int32_t next = -1;
   std::vector<std::int32_t> end_ids;
   std::vector<std::int32_t> checkpoints;  // prompt lengths at which a chunk ends rather than elsewhere
   std::vector<ImageSpan> image_spans;
-  RequestState state = RequestState::Waiting;
-  bool paused = false;
-  std::int32_t place = -1;  // in the SequenceTable, -1 while it waits
-  std::int32_t previous = -1;
-  std::int32_t next = -1;
 
   std::int32_t length() const { return static_cast<std::int32_t>(tokens.size()); }
   std::int32_t output_length() const { return length() - prompt_length; }

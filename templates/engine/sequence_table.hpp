@@ -12,7 +12,7 @@
 namespace deepinfer {
 
 template <class Cfg>
-struct Sequence {
+struct alignas(64) Sequence {
   std::uint64_t id = 0;
   std::int32_t request = -1;  // index in the RequestTable, -1 while the place is empty or drains
   std::int32_t slot = 0;
@@ -23,6 +23,7 @@ struct Sequence {
   std::uint64_t table = 0;          // unique per block table that only grew since
   std::uint64_t last_step = 0;      // the last decode step that had this sequence, 0 if none
   std::int32_t last_row = -1;       // its row there
+  std::int32_t last_reach = 0;      // queries that the row has at most
   bool transfer = false;            // its blocks and slot are read or written from outside
 
   // Drafts that came with the prompt, until the first decode step takes them.

@@ -57,18 +57,7 @@ class StepBuffers {
     remap_[r] = row.remap;
     samples_[r] = row.samples;
     caps_[r] = row.cap;
-    const auto known = static_cast<std::int32_t>(row.tokens.size());
-    for (std::int32_t i = 0; i < Cfg::kHistory; ++i) {
-      const std::int32_t position = row.start - Cfg::kHistory + i;
-      history_[Cfg::kHistory * r + i] = 0 <= position && position < known ? row.tokens[position] : -1;
-    }
-    for (std::int32_t position = row.start; position < row.start + row.q_len; ++position, ++tokens_) {
-      const std::int32_t draft = position - known;
-      const bool drafted = 0 <= draft && draft < static_cast<std::int32_t>(row.drafts.size());
-      input_ids_[tokens_] = position < known ? row.tokens[position] : drafted ? row.drafts[draft] : 0;
-      positions_[tokens_] = position;
-      row_of_token_[tokens_] = r;
-    }
+    fill_tokens(row, r);
     fill_table(r, row.table, row.blocks);
     real_rows_ = rows_;
     real_tokens_ = tokens_;
@@ -140,6 +129,28 @@ class StepBuffers {
 
   static Matrix<std::int32_t> pairs(const Pairs& list) {
     return {list.begin(), static_cast<std::size_t>(list.size()) / 2, 2};
+  }
+
+  void fill_tokens(const StepRow& row, std::int32_t r) {
+    const auto known = static_cast<std::int32_t>(row.tokens.size());
+    std::int32_t* const history = history_.data() + Cfg::kHistory * r;
+    for (std::int32_t i = 0; i < Cfg::kHistory; ++i) {
+      const std::int32_t position = row.start - Cfg::kHistory + i;
+      history[i] = 0 <= position && position < known ? row.tokens[position] : -1;
+    }
+    // Ids of the sequence, then of drafts that the host knows, then placeholders.
+    std::int32_t* const ids = input_ids_.data() + tokens_;
+    const std::int32_t from_sequence = std::clamp(known - row.start, 0, row.q_len);
+    const std::int32_t from_drafts =
+        std::min(static_cast<std::int32_t>(row.drafts.size()), row.q_len - from_sequence);
+    for (std::int32_t i = 0; i < from_sequence; ++i) ids[i] = row.tokens[row.start + i];
+    for (std::int32_t i = 0; i < from_drafts; ++i) ids[from_sequence + i] = row.drafts[i];
+    for (std::int32_t i = from_sequence + from_drafts; i < row.q_len; ++i) ids[i] = 0;
+    for (std::int32_t i = 0; i < row.q_len; ++i) {
+      positions_[tokens_ + i] = row.start + i;
+      row_of_token_[tokens_ + i] = r;
+    }
+    tokens_ += row.q_len;
   }
 
   // A table only grows while one sequence keeps its row, so only the new entries are written then.

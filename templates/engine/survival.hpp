@@ -58,6 +58,7 @@ class SurvivalTable {
     drafts_ += cap;
   }
 
+  void clear() { rows_ = drafts_ = 0; }
   std::int32_t rows() const { return rows_; }
   std::int32_t drafts() const { return drafts_; }
   std::int32_t cap(std::int32_t row) const { return caps_[row]; }

@@ -43,22 +43,22 @@ class VarlenVerification {
   // rows alone do not exceed it. Needs the curve.
   void choose(std::span<const VerifyRow> rows, std::int32_t limit, std::span<std::int32_t> drafts) {
     if (rows.empty()) return;
-    Table known;
+    Table table;
     bool same_data = true;
     for (const VerifyRow& row : rows) {
-      known.add(row.cap, row.total_data);
+      table.add(row.cap, row.total_data);
       same_data = same_data && row.split_data == nullptr;
     }
-    const Total total = choose_total(known, limit);
-    if (total.drafts == known.drafts()) {
+    const Total total = choose_total(table, limit);
+    if (total.drafts == table.drafts()) {
       for (std::size_t r = 0; r < rows.size(); ++r) drafts[r] = rows[r].cap;
     } else if (same_data && total.drafts > 0) {
-      split(known, total.drafts, total.last, drafts);
+      split(table, total.drafts, total.last, drafts);
     } else {
-      Table newest;
+      table.clear();
       for (const VerifyRow& row : rows)
-        newest.add(row.cap, row.split_data == nullptr ? row.total_data : row.split_data);
-      split(newest, total.drafts, drafts);
+        table.add(row.cap, row.split_data == nullptr ? row.total_data : row.split_data);
+      split(table, total.drafts, drafts);
     }
   }
 

@@ -210,8 +210,14 @@ ROWS: tuple[Row, ...] = (
     row(
         "parallel.dispatch",
         "padded",
-        {"parallel.padded_dispatch": True},
-        (CONFIG,),
+        # At least as many rows as tokens up to 128, and then one for every 6 tokens that may be padding.
+        {
+            "parallel.padded_dispatch": True,
+            "graphs.extra_rows": ABSENT,
+            "graphs.rows": ANY,
+            "graphs.max_rows": 235,  # 128 + 640 / 6, rounded up
+        },
+        (CONFIG, "graphs.json"),
         behaviour="all ranks of a group run the graph size that they agreed on",
     ),
     row(

@@ -28,6 +28,13 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
         ((16,), "vLLM's default of max_tokens"),
         ((63, 64), "range of a 64-bit seed, signed or unsigned"),
     ),
+    "speculative/confidence.py": (((65535,), "the confidence of a certain draft: the largest of 16 bits"),),
+    "speculative/cost_curve.py": (
+        ((80,), "characters of a value shown in a sentence"),
+        ((1e3,), "milliseconds of a second"),
+        ((1e9,), "the longest duration that a curve may hold, ms"),
+    ),
+    "speculative/verify_split.py": (((16,), "bits of a confidence"),),
     "startup.py": (((30,), "bytes of a GiB as a power of two"),),
     "weights.py": (((20,), "faults shown of one checkpoint"),),
     "weights_files.py": (((100_000_000,), "largest header that a safetensors file may have"),),

@@ -18,5 +18,7 @@ compile allocations
 "$build/allocations"
 compile threads -fsanitize=thread -pthread
 "$build/threads"
+compile verification_driver -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS
+"$build/verification_driver" 1000
 compile driver -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS
 "$build/driver" "${1:-12}" "${2:-0}"

@@ -146,6 +146,8 @@ constexpr std::array kMakers{
     make<Fixed<Spaced<Sizes<8, 3, 0, true>, 4>>>,
     make<Fixed<Listed<Sizes<4, 0, 0, false>, 1, 2, 4>>>,
     make<Varlen<Spaced<Sizes<1024, 5, 0, false>, 8>>>,
+    make<Varlen<Listed<Sizes<2, 3, 0, false>, 1, 2, 3, 4, 5, 6, 7, 8>>>,
+    make<Varlen<Listed<Sizes<4, 3, 0, false>, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16>>>,
 };
 
 template <class Action>
