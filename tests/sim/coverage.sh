@@ -25,7 +25,7 @@ compile votes "$here/vote_check.cpp"
 compile calls "$here/fuzz_calls.cpp" "$here/fuzz_engines.cpp" "$here/fuzz_replay.cpp"
 compile driver "$here/driver.cpp"
 run votes 1-pauses 1-tight 1-recompute 2-faults 2-prompted 2-burst 2-chunks 2-padded prompt-1 completion-1
-run calls --random 1 6000
+run calls --random 1 8000
 if [ $# -gt 0 ]; then run calls "$1"/*; fi
 run driver 6
 
@@ -34,7 +34,8 @@ llvm-cov report "$build/votes" -object "$build/calls" -object "$build/driver" -i
   -show-branch-summary -show-region-summary=false -show-functions=false "$engine" >"$build/report"
 # The last four columns are branches, missed branches and their coverage.
 awk -v least="$least" '
-  /^-/ { next }
+  BEGIN { print "header branches missed covered" | "column -t" }
+  NR == 1 || /^-/ { next }
   { print $1, $(NF - 2), $(NF - 1), $NF | "column -t" }
   $1 == "TOTAL" { total = $NF }
   END {

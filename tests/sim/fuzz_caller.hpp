@@ -154,11 +154,11 @@ class Caller {
     const auto length = static_cast<std::int32_t>(prompt.size());
     std::vector<std::int32_t> checkpoints;
     std::vector<deepinfer::ImageSpan> spans;
-    if (below(3) == 0) checkpoints.push_back(below(std::max(length, 1)));
-    if (below(4) == 0) {
+    if (below(2) == 0) checkpoints.push_back(below(std::max(length, 1)));
+    if (below(2) == 0) {
       const std::int32_t start = below(std::max(length, 1));
-      spans.push_back({start, start + below(6)});
-      if (below(2) == 0) spans.push_back({spans[0].end + below(3), spans[0].end + below(8)});
+      spans.push_back({start, start + below(4)});
+      if (below(2) == 0) spans.push_back({spans[0].end + below(3), spans[0].end + 1 + below(4)});
     }
     engine_->add({id(), prompt, limits(), checkpoints, spans});
   }

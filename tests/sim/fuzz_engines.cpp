@@ -8,7 +8,15 @@ namespace fuzz {
 const std::vector<Setup>& setups() {
   static const std::vector<Setup> all{
       normal<
-          Shape{.places = 3, .nextn = 2, .burst = 2, .model_len = 14, .block_size = 2, .usable_blocks = 13},
+          Shape{
+              .places = 3,
+              .nextn = 2,
+              .burst = 2,
+              .budget = 5,
+              .model_len = 14,
+              .block_size = 2,
+              .usable_blocks = 13
+          },
           FixedVerification>(),
       normal<
           Shape{
@@ -17,6 +25,7 @@ const std::vector<Setup>& setups() {
               .model_len = 14,
               .block_size = 2,
               .usable_blocks = 13,
+              .cp = 2,
               .stop_preempted = false,
               .padded = true
           },
@@ -24,7 +33,7 @@ const std::vector<Setup>& setups() {
       prompt<Shape{
           .type = EngineType::Prompt,
           .places = 3,
-          .budget = 6,
+          .budget = 10,
           .model_len = 14,
           .block_size = 2,
           .usable_blocks = 11,
