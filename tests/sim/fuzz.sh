@@ -9,4 +9,4 @@ trap 'rm -rf "$build"' EXIT
 
 clang++ -std=c++20 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -ffp-contract=off \
   -I "$here/../../templates" -I "$here" "$here/fuzz_calls.cpp" "$here/fuzz_engines.cpp" -o "$build/fuzz"
-"$build/fuzz" -seed=1 -max_len=2048 -len_control=20 -print_final_stats=1 -max_total_time="$1" "$2"
+"$build/fuzz" -seed=1 -max_len=2048 -len_control=0 -print_final_stats=1 -max_total_time="$1" "$2"

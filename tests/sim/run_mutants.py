@@ -78,7 +78,7 @@ def run_checker(checker: Checker, include: Path, program: Path) -> tuple[int, st
 
 def rule_in(output: str) -> str:
     """The first line that is not the count of a clean group; empty if there is none."""
-    return next((line for line in output.splitlines() if line and " states " not in line), "")
+    return next((line for line in output.splitlines() if line and " moves " not in line), "")
 
 
 def judge(patch: Path, scratch: Path) -> Verdict:
