@@ -41,7 +41,7 @@ DECODE = 2
 def generate(sequences: int, parent: Path) -> Path:
     """Write the folder of a decode engine with five drafts, variable-length verification and blocks for all."""
     spec = parent / f"bench-{sequences}.yaml"
-    spec.write_text(_SPEC.format(sequences=sequences, blocks=max(300, 40 * sequences)))
+    spec.write_text(_SPEC.format(sequences=sequences, blocks=max(300, 100 * sequences)))
     return write_folder(render(plan_spec(str(spec))), parent / f"bench-{sequences}").path
 
 
@@ -55,8 +55,8 @@ def load(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def curve(constants: dict[str, Any]) -> np.ndarray:
-    """A cost for each graph size, in ms: 8 for the weights and 4 µs a token."""
-    return np.array([8 + 0.004 * size for size in constants["kGraphSizes"]])
+    """A cost for each graph size, in ms: 8 for the weights and 10 µs a token."""
+    return np.array([8 + 0.01 * size for size in constants["kGraphSizes"]])
 
 
 @dataclass
@@ -124,7 +124,8 @@ def fill(scheduler: Any, rows: int) -> Any:
 
 _STEP_ARRAYS = attrgetter(
     "ids", "q_len", "k_len", "slot", "remap", "samples", "block_table", "history", "input_ids", "positions",
-    "row_of_token", "caps", "provisional", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
+    "row_of_token", "caps", "provisional", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted",
+    "loads",
 )  # fmt: skip
 _COMMITTED_ARRAYS = attrgetter("ids", "emitted", "reasons")
 

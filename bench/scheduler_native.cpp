@@ -175,7 +175,7 @@ int main(int argc, char** argv) {
   const bool parts = argc > 2;
   const std::vector<Results> sets = draw_results();
   std::vector<double> curve;
-  for (const std::int32_t size : Config::kGraphSizes) curve.push_back(8 + 0.004 * size);
+  for (const std::int32_t size : Config::kGraphSizes) curve.push_back(8 + 0.01 * size);
   time_steps(sets, steps, curve);
   if (parts) time_verification(sets, steps, curve);
   return 0;

@@ -67,7 +67,8 @@ class OutputBuilder:
         return Finish("abort" if reason == Reason.ABORT else "error")
 
     def _warn_of_default(self, request: Request) -> None:
-        if request.params.max_tokens_is_default and not self._warned_of_default:
+        reached = len(request.token_ids) >= request.max_tokens
+        if reached and request.params.max_tokens_is_default and not self._warned_of_default:
             self._warned_of_default = True
             logger.warning(
                 "an output was cut at the default of max_tokens=%d; pass max_tokens=... to choose",

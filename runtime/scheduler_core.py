@@ -52,11 +52,14 @@ class StepView(Protocol):
     input_ids: Int32
     positions: Int32
     row_of_token: Int32
+    caps: Int32
+    provisional: bool
     clone_blocks: Int32
     clone_states: Int32
     zero_states: Int32
     ignored: UInt64
     preempted: UInt64
+    loads: UInt64
 
 
 class CommittedView(Protocol):
@@ -75,20 +78,77 @@ class OutcomesView(Protocol):
     stop_tokens: Int32
 
 
+class DecisionView(Protocol):
+    """How the last action came about; -1 where nothing was voted on."""
+
+    point: int
+    want: int
+    go: int
+    scheduled: int
+    decode_counter: int
+
+
 class SchedulerCore(Protocol):
     """Methods of the compiled ``Scheduler``; it never blocks and never calls back."""
 
-    def add(self, id: int, prompt: Int32, max_tokens: int, min_tokens: int, end_ids: Int32) -> None:
+    def add(
+        self,
+        id: int,
+        prompt: Int32,
+        max_tokens: int,
+        min_tokens: int,
+        end_ids: Int32,
+        checkpoints: Int32 = ...,
+        image_spans: Int32 = ...,
+    ) -> None:
         """Queue a request; ``ValueError`` if it can never fit."""
+
+    def add_prompted(
+        self, id: int, tokens: Int32, prompt_length: int, max_tokens: int, min_tokens: int, end_ids: Int32
+    ) -> None:
+        """Queue a request whose cache is computed elsewhere, for all its tokens but the last."""
 
     def fork(self, parent: int, children: UInt64) -> None:
         """New branches of a request whose prompt is computed; they share its cache until they write."""
+
+    def pause(self, id: int) -> None:
+        """Keep a request from being scheduled."""
+
+    def resume(self, id: int) -> None:
+        """Undo ``pause``."""
+
+    def begin_transfer(self, id: int) -> None:
+        """Its blocks and slot are read or written from outside from now on."""
+
+    def end_transfer(self, id: int) -> None:
+        """Until now."""
+
+    def blocks(self, id: int) -> Int32:
+        """A copy of its block table; ``ValueError`` while it has none."""
+
+    def slot(self, id: int) -> int:
+        """Its state slot; ``ValueError`` while it has none."""
 
     def abort(self, id: int) -> None:
         """End a request as aborted."""
 
     def finish(self, id: int, reason: int) -> None:
         """End a request for ``reason``."""
+
+    def set_pending(self, pending: bool) -> None:
+        """Whether something outside may add progress."""
+
+    def set_error(self, message: str) -> None:
+        """This rank cannot go on."""
+
+    def set_cost_curve(self, milliseconds: NDArray[np.float64]) -> None:
+        """Milliseconds of a decode step of each graph size."""
+
+    def observe(self, graph: int, rows: int, forward_ms: float, sampler_ms: float) -> None:
+        """What a decode step cost."""
+
+    def split(self, caps: Int32, confidences: NDArray[np.uint16], total: int) -> Int32:
+        """Queries of each row, as the device computes them in a provisional step."""
 
     def begin_step(self, flags: Int32 | None) -> int:
         """Start a step with the reduced record of the last one."""
@@ -102,6 +162,9 @@ class SchedulerCore(Protocol):
     def flags(self) -> Int32:
         """The record to publish after this step was scheduled."""
 
+    def decision(self) -> DecisionView:
+        """How the last action came about."""
+
     def step(self) -> StepView:
         """The step that was scheduled."""
 
@@ -110,6 +173,12 @@ class SchedulerCore(Protocol):
 
     def outcomes(self) -> OutcomesView:
         """Requests that ended since the last call."""
+
+    def fingerprint(self) -> int:
+        """A hash of the state that decides."""
+
+    def check_invariants(self) -> None:
+        """``RuntimeError`` naming a rule of the bookkeeping that does not hold."""
 
     def stats(self) -> dict[str, Any]:
         """Counters by name."""

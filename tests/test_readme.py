@@ -39,9 +39,12 @@ def test_console_blocks_show_the_real_output(command: str, output: str, tmp_path
     program, *words = shlex.split(command)
     assert program == "deepinfer-gen"
     (tmp_path / "bad.yaml").write_text(BAD_SPEC)
-    (tmp_path / "specs").symlink_to(ROOT / "specs")
+    for folder in ("specs", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     if words[0] == "run":
         invoke(["specs/tiny-cpu.yaml"], tmp_path)
+    if words[0] == "simulate":
+        invoke([words[1]], tmp_path)
     shown = invoke(words, tmp_path)
     if words[0] == "specs/tiny-cpu.yaml":  # the last line names the engine in the cache of this machine
         shown = re.sub(

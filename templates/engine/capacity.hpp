@@ -23,6 +23,8 @@ class Capacity {
     while (true) {
       const Need need = need_of(state, place, flying);
       if (need.slot && state.slots.free_count() == 0) return Room::None;
+      // Who copies leaves what it shared to others, and a transfer still uses that.
+      if (need.copies() && state.sequences[place].transfer) return Room::None;
       if (need.blocks() <= state.blocks.free_count()) {
         provide(state, place, need);
         return Room::Made;
@@ -44,6 +46,7 @@ class Capacity {
     bool slot = false;         // its slot is shared
     bool write_block = false;  // the block that it writes to next is shared
     std::int32_t growth = 0;   // blocks to append
+    bool copies() const { return slot || write_block; }
     std::int32_t blocks() const { return growth + (write_block ? 1 : 0); }
   };
 

@@ -14,7 +14,7 @@ import pytest
 from deepinfer_gen.codegen import cli
 from deepinfer_gen.codegen.commands import plan as plan_command
 
-COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, run"
+COMMANDS = "plan, explain, fit, check, diff, draw, flatten, init, schema, doctor, build, clean, weights, simulate, run"
 TABLE = COMMANDS.split(", ")
 
 
@@ -29,7 +29,7 @@ def test_help_lists_every_command_with_an_example(capsys: pytest.CaptureFixture[
     assert (status, err) == (0, "")
     assert [c.name for c in cli.COMMANDS] == TABLE
     for command in cli.COMMANDS:
-        assert f"  {command.name:<9}{command.summary}\n" in out
+        assert f"  {command.name:<10}{command.summary}\n" in out
     assert "example:\n  deepinfer-gen specs/tiny-cpu.yaml\n" in out
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -41,30 +41,41 @@ struct Limit {
 
 
 def run_time_files(spec: SchedulerSpec, name: str) -> dict[str, str]:
-    """The three files of an engine whose largest limits are those of ``spec``."""
+    """The three files of an engine whose largest limits are those of ``spec``, and the sources that read them."""
     files, constants = engine_files(spec, name), spec.constants()
     limits = [limit for limit in LIMITS if limit in constants]
-    storage = []
-    config, engine = files["engine_config.hpp"], files["engine.cpp"]
+    engine = files["engine.cpp"]
     for limit in limits:
-        kind, text = "std::int32_t", str(constants[limit])
-        storage.append(f"inline {kind} {limit}InForce = {text};")
-        config = config.replace(
-            f"static constexpr {kind} {limit} = {text};",
-            f"static constexpr Limit<{kind}> {limit}{{{text}, &{limit}InForce}};",
-        )
         engine = engine.replace(f"EngineConfig::{limit})", f"generated::{limit}InForce)")
+    config = run_time_config(files["engine_config.hpp"], limits)
+    sources = {f"src/{path.name}": path.read_text() for path in (SOURCES / "src").iterdir()}
+    return (
+        files
+        | run_time_headers(limits)
+        | sources
+        | {"engine_config.hpp": config, "engine.cpp": engine + _setter(limits)}
+    )
+
+
+def run_time_config(config: str, limits: Iterable[str]) -> str:
+    """The text of an engine_config.hpp with ``limits`` made readable at run time."""
+    storage = []
+    for limit in limits:
+        (text,) = re.findall(rf"static constexpr std::int32_t {limit} = ([\d']+);", config)
+        storage.append(f"inline std::int32_t {limit}InForce = {text};")
+        config = config.replace(
+            f"static constexpr std::int32_t {limit} = {text};",
+            f"static constexpr Limit<std::int32_t> {limit}{{{text}, &{limit}InForce}};",
+        )
     config = config.replace("struct EngineConfig {", _LIMIT + "\n".join(storage) + "\n\nstruct EngineConfig {")
-    config = config.replace("#include <string_view>", "#include <string_view>\n#include <type_traits>")
-    return files | _headers() | {"engine_config.hpp": config, "engine.cpp": engine + _setter(limits)}
+    return config.replace("#include <string_view>", "#include <string_view>\n#include <type_traits>")
 
 
-def _headers() -> dict[str, str]:
-    """The engine's sources as they are, but for a plus before each limit that is an integer."""
-    integers = "|".join(LIMITS)
+def run_time_headers(limits: Iterable[str]) -> dict[str, str]:
+    """The engine's headers as they are, but for a plus before each limit that is an integer."""
+    integers = "|".join(limits)
     headers = {f"engine/{path.name}": path.read_text() for path in (SOURCES / "engine").glob("*.hpp")}
-    plus = {name: re.sub(rf"\bCfg::({integers})\b", r"(+Cfg::\1)", text) for name, text in headers.items()}
-    return plus | {f"src/{path.name}": path.read_text() for path in (SOURCES / "src").iterdir()}
+    return {name: re.sub(rf"\bCfg::({integers})\b", r"(+Cfg::\1)", text) for name, text in headers.items()}
 
 
 def _setter(limits: list[str]) -> str:

@@ -26,7 +26,7 @@ speculative: {{nextn: {nextn}}}
 
 
 @pytest.mark.parametrize("nextn", [1, 3, 5, 7])
-def test_no_literal_draft_length(nextn: int, tmp_path: Path) -> None:
+def test_b21_no_literal_draft_length(nextn: int, tmp_path: Path) -> None:
     config = json.loads(CONFIG.read_text(encoding="utf-8"))
     config["text_config"]["dspark_block_size"] = 8
     (tmp_path / "model").mkdir()

@@ -78,6 +78,12 @@ def _write_block(state: State, sequence: Sequence) -> int | None:
     return index if index < len(sequence.blocks) else None
 
 
+def _shares(state: State, sequence: Sequence) -> bool:
+    """Its slot or its write block is another's too."""
+    index = _write_block(state, sequence)
+    return state.slots.shared(sequence.slot) or (index is not None and state.blocks.shared(sequence.blocks[index]))
+
+
 def _blocks_needed(state: State, sequence: Sequence, in_flight: dict[Sequence, Row]) -> int:
     """Free blocks that it takes to decode: a write block of its own, and growth."""
     index = _write_block(state, sequence)
@@ -94,6 +100,8 @@ def _blocks_in_the_end(state: State, sequence: Sequence, in_flight: dict[Sequenc
 def _make_room(state: State, sequence: Sequence, in_flight: dict[Sequence, Row]) -> bool:
     """Preempt from the end of running until its blocks are there; False if it cannot be selected."""
     if state.slots.shared(sequence.slot) and not state.slots.free:
+        return False
+    if sequence.transfer and _shares(state, sequence):
         return False
     while len(state.blocks.free) < _blocks_needed(state, sequence, in_flight):
         victim = state.running[-1]

@@ -1,20 +1,14 @@
-"""Two small engines from hand-written configs, built as any generated folder is, and groups of ranks around them."""
+"""Small engines, each built when a test first asks for it, and groups of ranks around them."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from built import shared_cache
-from sample_folder import header
+from scheduler_configs import SPECS, build_library, load_module, load_spec
 from scheduler_world import World
-
-from deepinfer_gen.codegen.build import build_folder
-from deepinfer_gen.manifest import MANIFEST, manifest_text
 
 TESTS = Path(__file__).parent.parent
 EXAMPLE = TESTS / "templates" / "example"
@@ -24,34 +18,32 @@ CONFIGS = {
 }
 
 
-def load_engine(name: str, parent: Path) -> ModuleType:
-    """The extension module of the engine with the config ``name`` and the example's composition."""
-    contents = {file: (EXAMPLE / file).read_bytes() for file in ("scheduler.hpp", "engine.cpp")}
-    contents |= {"engine_config.hpp": CONFIGS[name].read_bytes(), "plan.json": b'{"values": {}}\n'}
-    manifest = manifest_text(header(name=name, standalone=False), contents)
-    folder = parent / name
-    folder.mkdir()
-    for file, content in {**contents, MANIFEST: manifest.encode()}.items():
-        (folder / file).write_bytes(content)
-    library = build_folder(folder, shared_cache()).engine.library
-    # pybind11 keeps modules by their full name, so each engine needs its own; the last part is the init symbol.
-    module_name = f"scheduler_tests.{name}.deepinfer_engine"
-    spec = importlib.util.spec_from_loader(module_name, ExtensionFileLoader(module_name, str(library)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class Engines:
+    """Extension modules by name, side by side in this process: the two above and those of the table."""
+
+    def __init__(self, parent: Path) -> None:
+        self.parent = parent
+        self.modules: dict[str, ModuleType] = {}
+
+    def __getitem__(self, name: str) -> ModuleType:
+        if name not in self.modules:
+            self.modules[name] = self._written(name) if name in CONFIGS else load_spec(name, SPECS[name], self.parent)
+        return self.modules[name]
+
+    def _written(self, name: str) -> ModuleType:
+        """The engine with the config ``name`` and the example's composition."""
+        files = {file: (EXAMPLE / file).read_text(encoding="utf-8") for file in ("scheduler.hpp", "engine.cpp")}
+        files["engine_config.hpp"] = CONFIGS[name].read_text(encoding="utf-8")
+        return load_module(name, build_library(name, files, self.parent))
 
 
 @pytest.fixture(scope="session")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
-    """Both extension modules, side by side in this process."""
-    parent = tmp_path_factory.mktemp("scheduler_engines")
-    return {name: load_engine(name, parent) for name in CONFIGS}
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    """``engines[name]`` is the extension module."""
+    return Engines(tmp_path_factory.mktemp("scheduler_engines"))
 
 
 @pytest.fixture(scope="session")
-def make_world(engines: dict[str, ModuleType]) -> Callable[..., World]:
-    """``make_world(engine, ranks=1, deferred=False, seed=0)``."""
+def make_world(engines: Engines) -> Callable[..., World]:
+    """``make_world(engine, ranks=1, deferred=False, seed=0, loads=True)``."""
     return lambda engine, **options: World(engines[engine], **options)

@@ -23,14 +23,14 @@ run() {
 
 compile votes "$here/vote_check.cpp"
 compile calls "$here/fuzz_calls.cpp" "$here/fuzz_engines.cpp" "$here/fuzz_replay.cpp"
-compile driver "$here/driver.cpp"
+compile simulation "$here/engines.cpp" "$here/simulation.cpp"
 run votes 1-pauses 1-tight 1-recompute 2-faults 2-prompted 2-burst 2-chunks 2-padded prompt-1 completion-1
 run calls --random 1 8000
 if [ $# -gt 0 ]; then run calls "$1"/*; fi
-run driver 6
+run simulation --seeds 0 25
 
 llvm-profdata merge -sparse "$build"/*.profraw -o "$build/all.profdata"
-llvm-cov report "$build/votes" -object "$build/calls" -object "$build/driver" -instr-profile "$build/all.profdata" \
+llvm-cov report "$build/votes" -object "$build/calls" -object "$build/simulation" -instr-profile "$build/all.profdata" \
   -show-branch-summary -show-region-summary=false -show-functions=false "$engine" >"$build/report"
 # The last four columns are branches, missed branches and their coverage.
 awk -v least="$least" '

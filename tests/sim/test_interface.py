@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from scheduler_world import DECODE, DONE, FAIL, IDLE, PREFILL, VOTE, World
+from scheduler_world import DECODE, DONE, FAIL, IDLE, PREFILL, World
 
 MakeWorld = Callable[..., World]
 NONE = np.array([], np.int32)
@@ -17,29 +16,6 @@ NONE = np.array([], np.int32)
 
 def prompt(length: int) -> np.ndarray:
     return np.arange(length, dtype=np.int32)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((1, prompt(0), 5, 0, NONE), "request 1: the prompt has no tokens"),
-        ((2, prompt(96), 5, 0, NONE), "request 2: a prompt of 96 tokens .* max_model_len 96"),
-        ((3, prompt(5), 0, 0, NONE), "request 3: max_tokens is 0, below 1"),
-        ((4, prompt(5), 5, 6, NONE), r"request 4: min_tokens is 6, not in 0\.\.5"),
-        ((5, prompt(5) - 3, 5, 0, NONE), "request 5: prompt token 0 is -3, below 0"),
-        ((9, prompt(5), 5, 0, NONE), "request 9: a request of this id has not ended"),
-        ((6, prompt(4).reshape(2, 2), 5, 0, NONE), "prompt must have one dimension"),
-    ],
-)
-def test_a_request_that_cannot_run_is_refused_with_its_values(
-    make_world: MakeWorld, arguments: tuple[Any, ...], words: str
-) -> None:
-    scheduler = make_world("example").ranks[0].scheduler
-    scheduler.add(9, prompt(5), 5, 0, NONE)
-    before = scheduler.fingerprint()
-    with pytest.raises(ValueError, match=words):
-        scheduler.add(*arguments)
-    assert scheduler.fingerprint() == before
 
 
 def test_the_longest_prompt_yields_one_token(make_world: MakeWorld) -> None:
@@ -84,28 +60,6 @@ def test_views_are_borrowed_read_only_and_keep_their_scheduler(make_world: MakeW
     del step, rank, world
     gc.collect()
     assert ids.tolist() == [1, 2]
-
-
-def test_a_prefill_step_is_committed_before_the_next_step(make_world: MakeWorld) -> None:
-    world = make_world("example")
-    rank = world.ranks[0]
-    rank.add(1, 5, 9, 0, [])
-    scheduler = rank.scheduler
-    assert scheduler.begin_step(None) == VOTE
-    assert scheduler.resolve_vote(scheduler.vote()) == VOTE
-    assert scheduler.resolve_vote(scheduler.vote()) == PREFILL
-    with pytest.raises(ValueError, match="commit step 1 first"):
-        scheduler.begin_step(scheduler.flags())
-
-
-def test_a_reduced_vote_is_at_least_this_rank_s_own(make_world: MakeWorld) -> None:
-    scheduler = make_world("example").ranks[0].scheduler
-    scheduler.add(1, prompt(5), 5, 0, NONE)
-    scheduler.begin_step(None)
-    with pytest.raises(ValueError, match="element 0 is 0, below this rank's own 1"):
-        scheduler.resolve_vote(np.zeros(6, np.int32))
-    with pytest.raises(ValueError, match=r"int32\[6\]"):
-        scheduler.resolve_vote(np.ones(5, np.int32))
 
 
 def test_a_group_with_something_pending_idles_and_then_ends(make_world: MakeWorld) -> None:

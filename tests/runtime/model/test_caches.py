@@ -51,7 +51,9 @@ def test_a_step_writes_only_its_rows(
         assert found.sum() > 0.9 * permitted.sum(), "the rows themselves must be written"
 
 
-def test_padding_writes_only_block_0_and_slot_0(make_driver: Any, engine: Any, oracle: Mapping[str, Any]) -> None:
+def test_b23_b24_padding_writes_only_block_0_and_slot_0(
+    make_driver: Any, engine: Any, oracle: Mapping[str, Any]
+) -> None:
     driver, alone = make_driver(), make_driver()
     first, second = driver.add(oracle["p129_ids"]), alone.add(oracle["p129_ids"])
     driver.step([(first, 128)])

@@ -1,0 +1,1 @@
+"""``deepinfer-gen simulate``: the compiled scheduler of a group against a modelled device, every step checked."""
