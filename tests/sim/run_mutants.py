@@ -27,23 +27,23 @@ COMPILE = ("g++", "-std=c++20", "-O0", "-ffp-contract=off", "-D_GLIBCXX_ASSERTIO
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """A program that notices faults: its sources below ``tests/sim``, and its arguments."""
+    """A program that notices faults: its source, what is linked to it and knows no scheduler, and its arguments."""
 
-    sources: tuple[str, ...]
+    source: str
+    linked: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
 
 
-def calls(name: str) -> Checker:
-    """Random calls on one engine."""
-    return Checker((f"mutants/{name}.cpp", "fuzz_calls.cpp", "fuzz_replay.cpp"), ("--random", "1", "1500"))
-
-
+GROUPS = ("one_place", "two_places", "few_blocks", "padded", "exchange")
+"""Programs that visit every state of small groups of ranks."""
+CALLS = ("calls_fixed", "calls_varlen")
+"""Programs that make random calls on one engine, wrong ones included."""
+WORLDS = ("world_varlen",)
+"""Programs that play seeds of the simulation."""
 CHECKERS = {
-    **{
-        name: Checker((f"mutants/{name}.cpp",))
-        for name in ("one_place", "two_places", "few_blocks", "padded", "exchange")
-    },
-    **{name: calls(name) for name in ("calls_fixed", "calls_varlen")},
+    **{name: Checker(name) for name in GROUPS},
+    **{name: Checker(name, ("fuzz_calls", "fuzz_replay"), ("--random", "1", "1000")) for name in CALLS},
+    **{name: Checker(name, ("simulation",), ("--seeds", "0", "150")) for name in WORLDS},
 }
 
 
@@ -58,13 +58,19 @@ class Verdict:
     seconds: float = 0
 
 
-def run_checker(checker: Checker, include: Path, program: Path) -> tuple[int, str, float]:
-    """Compile with the headers below ``include`` and run: exit status, output and seconds of running."""
-    sources = [str(SIM / source) for source in checker.sources]
-    command = [*COMPILE, "-I", str(include), "-I", str(SIM), *sources, "-o", str(program)]
+def compile_to(output: Path, include: Path, *arguments: str) -> None:
+    """Compile with the headers below ``include``; ``RuntimeError`` with the compiler's words."""
+    command = [*COMPILE, "-I", str(include), "-I", str(SIM), *arguments, "-o", str(output)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode != 0:
         raise RuntimeError(f"does not compile:\n{built.stderr[:2000]}")
+
+
+def run_checker(name: str, include: Path, program: Path) -> tuple[int, str, float]:
+    """Compile with the headers below ``include`` and run: exit status, output and seconds of running."""
+    checker = CHECKERS[name]
+    objects = [str(program.parents[1] / "linked" / f"{source}.o") for source in checker.linked]
+    compile_to(program, include, str(MUTANTS / f"{checker.source}.cpp"), *objects)
     start = time.monotonic()
     done = subprocess.run(
         ["sh", "-c", f'ulimit -t {SECONDS} && exec "$@"', "sh", str(program), *checker.arguments],
@@ -92,7 +98,7 @@ def judge(patch: Path, scratch: Path) -> Verdict:
     if applied.returncode != 0:
         return Verdict(patch.stem, checker, False, f"does not apply: {applied.stderr.strip()}")
     try:
-        status, output, seconds = run_checker(CHECKERS[checker], folder, folder / "program")
+        status, output, seconds = run_checker(checker, folder, folder / "program")
     except RuntimeError as fault:
         return Verdict(patch.stem, checker, False, str(fault))
     rule = rule_in(output)
@@ -105,8 +111,10 @@ def judge(patch: Path, scratch: Path) -> Verdict:
 
 def sound(name: str, scratch: Path) -> Verdict:
     """Without a fault the program must end well."""
+    folder = scratch / name
+    folder.mkdir()
     try:
-        status, output, seconds = run_checker(CHECKERS[name], HEADERS.parent, scratch / name)
+        status, output, seconds = run_checker(name, HEADERS.parent, folder / "program")
     except RuntimeError as fault:
         return Verdict("(none)", name, False, str(fault))
     return Verdict("(none)", name, status == 0, "no rule broken" if status == 0 else output[-500:], seconds)
@@ -117,6 +125,9 @@ def main(names: list[str]) -> int:
     patches = [p for p in sorted(MUTANTS.glob("*.patch")) if not names or any(n in p.stem for n in names)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         scratch = Path(folder)
+        (scratch / "linked").mkdir()
+        for source in sorted({s for checker in CHECKERS.values() for s in checker.linked}):
+            compile_to(scratch / "linked" / f"{source}.o", HEADERS.parent, "-c", str(SIM / f"{source}.cpp"))
         jobs = [pool.submit(sound, name, scratch) for name in CHECKERS]
         jobs += [pool.submit(judge, patch, scratch) for patch in patches]
         missed = 0
