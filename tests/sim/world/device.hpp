@@ -67,7 +67,7 @@ class Device {
 
   // What a transfer reads is what the sequence had when it began.
   void check_transfer(Item& item) {
-    read_cache(item, item.blocks, item.transfer_length, "B8: a transfer reads");
+    read_cache(item, item.transfer_blocks, item.transfer_length, "B8: a transfer reads");
   }
 
  private:

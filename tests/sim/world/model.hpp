@@ -46,10 +46,11 @@ struct Item {
   std::vector<std::int32_t> blocks;
   std::int32_t slot = 0;
   bool transfer = false;
-  bool load = false;                 // the transfer fills its cache
-  std::int32_t transfer_length = 0;  // cache entries when the transfer began
-  std::uint64_t serial = 0;          // of its stay, 0 while it has none
-  std::uint64_t last_step = 0;       // the last decode step that had it
+  bool load = false;                          // the transfer fills its cache
+  std::int32_t transfer_length = 0;           // cache entries when the transfer began
+  std::vector<std::int32_t> transfer_blocks;  // and where they were
+  std::uint64_t serial = 0;                   // of its stay, 0 while it has none
+  std::uint64_t last_step = 0;                // the last decode step that had it
   std::int32_t last_row = 0;
   std::vector<std::int32_t> prompt_drafts;
   std::int32_t outputs = 0;  // confidences of how many
@@ -225,6 +226,7 @@ class Model {
   void begin_transfer(Item& item) {
     item.transfer = true;
     item.transfer_length = std::min(item.written, item.length - 1);
+    item.transfer_blocks = item.blocks;
   }
 
   void end_transfer(Item& item) {

@@ -72,6 +72,7 @@ class DecodeRules {
       const bool copy_slot = model_.slots.references(item.slot) > 1;
       if (copy_slot && model_.slots.free() == 0) return false;
       const bool copy_block = at < item.blocks.size() && model_.blocks.references(item.blocks[at]) > 1;
+      if (item.transfer && (copy_slot || copy_block)) return false;
       const std::int32_t growth = std::max(0, wanted - static_cast<std::int32_t>(item.blocks.size()));
       if (growth + (copy_block ? 1 : 0) <= model_.blocks.free()) {
         if (copy_slot) copy_its_slot(item);
