@@ -1,4 +1,5 @@
-// A NORMAL engine with verification of a variable length in the simulated world, forks and recomputation included.
+// A NORMAL engine with verification of a variable length in the simulated world, forks and recomputation
+// included.
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace deepinfer::sim {
 void check_parts(std::uint64_t) {}
 
 std::vector<Setup> setups() {
-  using Cfg = Config<Shape{.nextn = 3, .batched_tokens = 12, .stop_preempted = false, .cp = 2}>;
+  using Cfg = Config<Shape{.nextn = 3, .batched_tokens = 16, .stop_preempted = false, .cp = 2}>;
   return {setup<Cfg, Core<Cfg, NormalStep, VarlenVerification, OutputLengthOrder>, true>("varlen")};
 }
 
