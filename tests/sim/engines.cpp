@@ -87,28 +87,33 @@ void check_parts(std::uint64_t seed) {
 
 std::vector<Setup> setups() {
   return {
-      normal<{}>("plain"),
-      normal<{.seqs = 1, .nextn = 1, .spare_blocks = 1, .stop_preempted = false}>("one-sequence"),
+      normal<Shape{}>("plain"),
+      normal<Shape{.seqs = 1, .nextn = 1, .spare_blocks = 1, .stop_preempted = false}>("one-sequence"),
       // A pool of one block, for three sequences.
-      normal<{.seqs = 3, .block_size = 52, .spare_blocks = 0, .stop_preempted = false}>("one-block"),
+      normal<Shape{.seqs = 3, .block_size = 52, .spare_blocks = 0, .stop_preempted = false}>("one-block"),
       // Chunks of one token; a pool that holds one longest sequence.
-      normal<{.model_len = 24, .batched_tokens = 1, .spare_blocks = 0, .stop_preempted = false}>("starved"),
-      normal<
-          {.nextn = 1,
-           .batched_tokens = 7,
-           .all_interval = 2,
-           .any_interval = 3,
-           .usage_percent = 80,
-           .stop_preempted = false}>("recompute"),
-      normal<{.nextn = 5, .batched_tokens = 24, .burst = 4, .stop_preempted = false, .cp = 2}>("drafts-cp2"),
-      normal<{.nextn = 3, .batched_tokens = 26, .spare_blocks = 40, .burst = 1, .cp = 4}>("wide-cp4"),
-      normal<{.nextn = 3, .all_interval = 1, .any_interval = 2, .padded = true}>("padded"),
-      varlen<{.nextn = 5, .spare_blocks = 30, .stop_preempted = false}>("varlen"),
-      varlen<{.seqs = 8, .nextn = 3, .block_size = 1, .spare_blocks = 30, .usage_percent = 70}>(
+      normal<Shape{.model_len = 24, .batched_tokens = 1, .spare_blocks = 0, .stop_preempted = false}>(
+          "starved"
+      ),
+      normal<Shape{
+          .nextn = 1,
+          .batched_tokens = 7,
+          .all_interval = 2,
+          .any_interval = 3,
+          .usage_percent = 80,
+          .stop_preempted = false
+      }>("recompute"),
+      normal<Shape{.nextn = 5, .batched_tokens = 24, .burst = 4, .stop_preempted = false, .cp = 2}>(
+          "drafts-cp2"
+      ),
+      normal<Shape{.nextn = 3, .batched_tokens = 26, .spare_blocks = 40, .burst = 1, .cp = 4}>("wide-cp4"),
+      normal<Shape{.nextn = 3, .all_interval = 1, .any_interval = 2, .padded = true}>("padded"),
+      varlen<Shape{.nextn = 5, .spare_blocks = 30, .stop_preempted = false}>("varlen"),
+      varlen<Shape{.seqs = 8, .nextn = 3, .block_size = 1, .spare_blocks = 30, .usage_percent = 70}>(
           "varlen-blocks-of-1"
       ),
-      varlen<{.seqs = 6, .nextn = 5, .spare_blocks = 20, .padded = true}>("varlen-padded", 8),
-      prompt<{.type = EngineType::Prompt, .nextn = 1, .batched_tokens = 9, .spare_blocks = 4}>("prompt"),
+      varlen<Shape{.seqs = 6, .nextn = 5, .spare_blocks = 20, .padded = true}>("varlen-padded", 8),
+      prompt<Shape{.type = EngineType::Prompt, .nextn = 1, .batched_tokens = 9, .spare_blocks = 4}>("prompt"),
       completion<FixedVerification, Shape{.type = EngineType::Completion, .nextn = 1, .spare_blocks = 3}>(
           "completion"
       ),
