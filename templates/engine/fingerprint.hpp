@@ -70,6 +70,21 @@ void mix_places(
 }
 
 template <class Cfg>
+void mix_frame(FingerprintHash& hash, const EngineState<Cfg>& state, const Frame<Cfg>& frame) {
+  hash.mix(static_cast<std::int32_t>(frame.kind));
+  hash.mix(frame.provisional);
+  hash.mix(frame.num_rows);
+  for (std::int32_t r = 0; r < frame.num_rows; ++r) {
+    const FrameRow& row = frame.rows[r];
+    hash.mix(row.id);
+    hash.mix(row.q_len);
+    hash.mix(row.reach);
+    hash.mix(row.samples);
+    hash.mix(state.sequences.holds(row.place, row.serial));
+  }
+}
+
+template <class Cfg>
 void mix_state(FingerprintHash& hash, const EngineState<Cfg>& state) {
   hash.mix(state.failed);
   hash.mix(state.pending);
@@ -90,20 +105,10 @@ void mix_state(FingerprintHash& hash, const EngineState<Cfg>& state) {
   hash.mix(state.blocks.free_count());
   hash.mix(state.slots.free_count());
   hash.mix(state.frames.size());
-  for (std::int32_t i = 0; i < state.frames.size(); ++i) {
-    const Frame<Cfg>& frame = state.frames[i];
-    hash.mix(static_cast<std::int32_t>(frame.kind));
-    hash.mix(frame.provisional);
-    hash.mix(frame.num_rows);
-    for (std::int32_t r = 0; r < frame.num_rows; ++r) {
-      const FrameRow& row = frame.rows[r];
-      hash.mix(row.id);
-      hash.mix(row.q_len);
-      hash.mix(row.reach);
-      hash.mix(row.samples);
-      hash.mix(state.sequences.holds(row.place, row.serial));
-    }
-  }
+  for (std::int32_t i = 0; i < state.frames.size(); ++i) mix_frame(hash, state, state.frames[i]);
+  // A prompt step that the group still votes about.
+  if (state.step.kind() == StepKind::Prefill && !state.step.is_published())
+    mix_frame(hash, state, state.frames.next());
 }
 
 }  // namespace deepinfer

@@ -62,6 +62,7 @@ class FrameQueue {
 
   // The frame to fill for the next step; `push` makes it uncommitted. Needs size() < kDepth.
   Frame<Cfg>& next() { return frames_[(first_ + size_) % kDepth]; }
+  const Frame<Cfg>& next() const { return frames_[(first_ + size_) % kDepth]; }
   void push(std::uint64_t step_id) {
     next().step_id = step_id;
     ++size_;

@@ -85,6 +85,8 @@ class StepBuffers {
 
   void publish(std::uint64_t step_id) { step_id_ = step_id; }
 
+  StepKind kind() const { return kind_; }
+  bool is_published() const { return step_id_ != 0; }
   std::int32_t num_rows() const { return real_rows_; }
   std::int32_t total_q() const { return real_tokens_; }
 
