@@ -50,32 +50,48 @@ def own_row(sequences: int, work: Path, steps: int, *, callgrind: bool) -> dict[
     totals = sorted(timings.totals())
     figures = {name: 1e6 * statistics.median(getattr(timings, name)) for name in ("begin", "arrays", "flags", "commit")}
     figures["median"] = 1e6 * statistics.median(totals)
-    figures["p99"] = 1e6 * totals[int(0.99 * (len(totals) - 1))]
+    figures["p99"] = 1e6 * p99(totals)
     figures |= native_figures(folder, steps, callgrind=callgrind)
     return figures
 
 
 def native_figures(folder: Path, steps: int, *, callgrind: bool) -> dict[str, float]:
-    """The scheduler without Python; instructions are those of one step more."""
-    program = folder.parent / f"{folder.name}-native"
-    flags = ["-std=c++20", "-O2", "-ffp-contract=off", f"-I{folder}", f"-I{ROOT / 'templates'}"]
-    subprocess.run(["g++", *flags, str(ROOT / "bench" / "scheduler_native.cpp"), "-o", str(program)], check=True)
+    """The scheduler without Python: times in µs, allocations and instructions a step."""
+    program = compile_native(folder, ROOT / "templates", folder.parent / f"{folder.name}-native")
     output = subprocess.run([str(program), str(steps), "parts"], check=True, capture_output=True, text=True).stdout
     figures: dict[str, float] = {}
     for line in output.splitlines():
         name, *values = line.split()
         figures[f"native_{name}"] = float(values[0])
-    if callgrind and shutil.which("valgrind"):
-        few, many = (instructions(program, count) for count in (20, 120))
-        figures["instructions"] = (many - few) / 100
+    if callgrind and (count := step_instructions(program)):
+        figures["instructions"] = count
     return figures
 
 
-def instructions(program: Path, steps: int) -> int:
+def compile_native(folder: Path, headers: Path, program: Path) -> Path:
+    """``program``: the scheduler of a generated folder and the steps that time it."""
+    flags = ["-std=c++20", "-O2", "-ffp-contract=off", f"-I{folder}", f"-I{headers}"]
+    subprocess.run(["g++", *flags, str(ROOT / "bench" / "scheduler_native.cpp"), "-o", str(program)], check=True)
+    return program
+
+
+def step_instructions(program: Path) -> float:
+    """Instructions of one step more, 0 without callgrind."""
+    if not shutil.which("valgrind"):
+        return 0
+    few, many = (_instructions(program, count) for count in (20, 120))
+    return (many - few) / 100
+
+
+def _instructions(program: Path, steps: int) -> int:
     """Instructions of a whole run."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", str(program), str(steps)]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     return int(re.findall(r"Collected : (\d+)", told)[0])
+
+
+def p99(ascending: list[float]) -> float:
+    return ascending[int(0.99 * (len(ascending) - 1))]
 
 
 def print_own(rows: dict[int, dict[str, float]]) -> None:
@@ -101,8 +117,8 @@ def print_beside(ours: dict[int, dict[str, float]], vllm: str, steps: int, *, qu
     print("\n| scheduler | sequences | step µs | p99 | × ours |\n|---|---:|---:|---:|---:|")
     for n in SIZES:
         if n <= REFERENCE_UP_TO:
-            median, p99 = reference_times(n, 10 if quick else 40)
-            print(f"| Python reference | {n} | {median:.0f} | {p99:.0f} | {median / ours[n]['median']:.0f} |")
+            median, tail = reference_times(n, 10 if quick else 40)
+            print(f"| Python reference | {n} | {median:.0f} | {tail:.0f} | {median / ours[n]['median']:.0f} |")
     command = [vllm, str(ROOT / "bench" / "scheduler_vllm.py"), "--steps", str(30 if quick else min(steps, 200))]
     if quick:
         command += ["--sizes", "16", "60", "256"]
@@ -128,7 +144,7 @@ def reference_times(sequences: int, steps: int) -> tuple[float, float]:
     scheduler = Scheduler({**constants, "kVarlen": 1})
     scheduler.set_cost_curve(curve(constants))
     totals = sorted(decode(scheduler, constants, steps, cpu_clock).totals())
-    return 1e6 * statistics.median(totals), 1e6 * totals[int(0.99 * (len(totals) - 1))]
+    return 1e6 * statistics.median(totals), 1e6 * p99(totals)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -46,7 +46,7 @@ def generate(sequences: int, parent: Path) -> Path:
 
 
 def load(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """A scheduler of the built engine, with a cost curve, and its constants."""
+    """Build the engine; a scheduler of it, with a cost curve, and its constants."""
     build_folder(folder)
     extension = load_engine(folder).extension
     scheduler, constants = extension.Scheduler(), extension.constants()
@@ -82,7 +82,7 @@ def decode(scheduler: Any, constants: dict[str, Any], steps: int, clock: Callabl
     tokens = np.full((rows, max_q), 7, np.int32)
     flags = fill(scheduler, rows)
     timings = Timings()
-    uncommitted: Iterator[Any] | None = None
+    uncommitted: tuple[Any, ...] | None = None
     for k in range(steps + WARMUP):
         start = clock()
         action = scheduler.begin_step(flags)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scheduler import ROOT, SIZES, instructions
+from scheduler import ROOT, SIZES, compile_native, step_instructions
 from scheduler_engines import generate
 
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
@@ -59,25 +59,11 @@ def run_time_copy(folder: Path) -> tuple[Path, Path]:
     return copy, copy
 
 
-def compile_native(folder: Path, headers: Path, program: Path) -> Path:
-    flags = ["-std=c++20", "-O2", "-ffp-contract=off", f"-I{folder}", f"-I{headers}"]
-    subprocess.run(["g++", *flags, str(ROOT / "bench" / "scheduler_native.cpp"), "-o", str(program)], check=True)
-    return program
-
-
 def step_time(program: Path, steps: int) -> float:
     """Median µs of begin_step and of commit, together."""
     output = subprocess.run([str(program), str(steps)], check=True, capture_output=True, text=True).stdout
     medians = {name: float(median) for name, median, _ in re.findall(r"(begin|commit) (\S+) (\S+)", output)}
     return medians["begin"] + medians["commit"]
-
-
-def step_instructions(program: Path) -> float:
-    """Instructions of one step more, 0 without callgrind."""
-    if not shutil.which("valgrind"):
-        return 0
-    few, many = (instructions(program, count) for count in (20, 120))
-    return (many - few) / 100
 
 
 if __name__ == "__main__":

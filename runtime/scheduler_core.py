@@ -34,7 +34,10 @@ class Reason(IntEnum):
 
 
 class StepView(Protocol):
-    """One scheduled step; the arrays are borrowed and valid until the next ``begin_step``."""
+    """One scheduled step; the arrays are borrowed and valid until the next ``begin_step``.
+
+    Shapes and meaning: docs/formats.md, section 3.
+    """
 
     step_id: int
     kind: int
@@ -53,7 +56,7 @@ class StepView(Protocol):
     positions: Int32
     row_of_token: Int32
     caps: Int32
-    provisional: bool
+    provisional: int
     clone_blocks: Int32
     clone_states: Int32
     zero_states: Int32
@@ -89,7 +92,10 @@ class DecisionView(Protocol):
 
 
 class SchedulerCore(Protocol):
-    """Methods of the compiled ``Scheduler``; it never blocks and never calls back."""
+    """Methods of the compiled ``Scheduler``; it never blocks and never calls back.
+
+    A call that breaks the contract is a ``ValueError`` with the values, and changes nothing.
+    """
 
     def add(
         self,
@@ -121,7 +127,7 @@ class SchedulerCore(Protocol):
         """Its blocks and slot are read or written from outside from now on."""
 
     def end_transfer(self, id: int) -> None:
-        """Until now."""
+        """They no longer are. A loaded cache is complete, and what a request that ended still held is free."""
 
     def blocks(self, id: int) -> Int32:
         """A copy of its block table; ``ValueError`` while it has none."""
@@ -142,22 +148,25 @@ class SchedulerCore(Protocol):
         """This rank cannot go on."""
 
     def set_cost_curve(self, milliseconds: NDArray[np.float64]) -> None:
-        """Milliseconds of a decode step of each graph size."""
+        """Milliseconds of a decode step, one for each graph size; varlen verification needs it to begin a step."""
 
     def observe(self, graph: int, rows: int, forward_ms: float, sampler_ms: float) -> None:
-        """What a decode step cost."""
+        """What a decode step with ``rows`` real rows cost, on the graph of size ``graph``."""
 
     def split(self, caps: Int32, confidences: NDArray[np.uint16], total: int) -> Int32:
-        """Queries of each row, as the device computes them in a provisional step."""
+        """Queries of each row, int32 [rows], as the device computes them in a provisional step.
+
+        ``caps`` is int32 [rows], ``confidences`` uint16 [rows, nextn]; ``total`` is the number of queries to give out.
+        """
 
     def begin_step(self, flags: Int32 | None) -> int:
-        """Start a step with the reduced record of the last one."""
+        """Start a step with the reduced record of the last one, None where none was exchanged; an ``Action``."""
 
     def vote(self) -> Int32:
-        """This rank's vote."""
+        """This rank's vote, a record to reduce by MAX."""
 
     def resolve_vote(self, reduced: Int32) -> int:
-        """Continue with the group's vote."""
+        """Continue with the group's vote; an ``Action``."""
 
     def flags(self) -> Int32:
         """The record to publish after this step was scheduled."""
@@ -169,7 +178,10 @@ class SchedulerCore(Protocol):
         """The step that was scheduled."""
 
     def commit(self, step_id: int, tokens: Int32, counts: Int32, confidences: NDArray[np.uint16]) -> CommittedView:
-        """Deliver a step's tokens."""
+        """Deliver the oldest step's results, one row for each real row.
+
+        ``tokens`` is int32 [rows, max_q], ``counts`` int32 [rows], ``confidences`` uint16 [rows, nextn].
+        """
 
     def outcomes(self) -> OutcomesView:
         """Requests that ended since the last call."""

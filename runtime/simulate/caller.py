@@ -158,7 +158,7 @@ class Caller:
             self._drain(rank)
             if requests.status[fork.parent] == ENDED:
                 return self._branched(fork, may_drain=False)
-        if rank.places() >= rank.constants["kMaxNumSeqs"]:
+        if not rank.free_places():
             return False
         rank.fork(fork.number)
         return True

@@ -192,12 +192,8 @@ class StepChecks:
         return self._requests.names[int(numbers[index])]
 
 
-def places_of(stats: Mapping[str, int]) -> int:
-    """Sequences that have a place, without those that only drain."""
-    return sum(stats[name] for name in ("running", "prompted", "partial", "loading"))
-
-
 def check_places(stats: Mapping[str, int], constants: Mapping[str, Any]) -> None:
-    """I22: sequences with a place never exceed their number."""
-    if places_of(stats) > constants["kMaxNumSeqs"]:
-        violated("I22", f"{places_of(stats)} sequences have a place, and max_num_seqs is {constants['kMaxNumSeqs']}")
+    """I22: sequences with a place, without those that only drain, never exceed their number."""
+    places = sum(stats[name] for name in ("running", "prompted", "partial", "loading"))
+    if places > constants["kMaxNumSeqs"]:
+        violated("I22", f"{places} sequences have a place, and max_num_seqs is {constants['kMaxNumSeqs']}")

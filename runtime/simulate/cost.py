@@ -11,11 +11,11 @@ from deepinfer_gen.runtime.simulate.rank import Frame, Rank
 
 
 class StepCost:
-    """``curve`` has the milliseconds of a decode step of each graph size; both are empty where nothing decodes;
-    ``decides`` says whether the schedulers choose verification lengths by it.
+    """The time that a group has taken, ``milliseconds`` so far.
 
-    A prefill step takes what the line through the curve's ends gives for its tokens. A group is as slow as its slowest
-    rank. ``milliseconds`` is the modelled time so far.
+    ``curve`` has the milliseconds of a decode step for each of the graph ``sizes``; both are empty where nothing
+    decodes. ``decides`` says whether the schedulers choose verification lengths by it. A prefill step takes what the
+    line through the curve's ends gives for its tokens. A group is as slow as its slowest rank.
     """
 
     def __init__(self, curve: Sequence[float], sizes: Sequence[int], *, decides: bool) -> None:

@@ -150,14 +150,14 @@ class Group:
             violated(prop, f"the ranks come to different actions: {shown}")
 
     def _check_group(self, frames: Sequence[Frame]) -> None:
-        counters = {frame.decision[-1] for frame in frames}
-        if len(counters) > 1:
-            violated("I7", f"decode counters differ: {[frame.decision[-1] for frame in frames]}")
+        counters = [frame.decision.decode_counter for frame in frames]
+        if len(set(counters)) > 1:
+            violated("I7", f"decode counters differ: {counters}")
         rows = sum(len(frame.numbers) for frame in frames)
         if frames[0].action == PREFILL and not rows and self._votes:
             violated("I8", "a prefill step has no prompt on any rank")
         dummy = frames[0].action == DECODE and not rows
-        wanted = any(frame.decision[1] == 1 for frame in frames)
+        wanted = any(frame.decision.want == 1 for frame in frames)
         self._dummies_in_a_row = self._dummies_in_a_row + 1 if dummy and wanted else 0
         if self._dummies_in_a_row > _MOST_DUMMIES:
             violated("I21", f"{self._dummies_in_a_row} dummy forwards in a row while a rank wants to prefill")

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from deepinfer_gen.runtime.scheduler_core import Action, Int32, Reason, SchedulerCore
 from deepinfer_gen.runtime.simulate.actions import DECODE, LENGTH, PREEMPTED, PREFILL, STOP
-from deepinfer_gen.runtime.simulate.checks import StepChecks, check_places, places_of
+from deepinfer_gen.runtime.simulate.checks import StepChecks, check_places
 from deepinfer_gen.runtime.simulate.device import Device, Results
 from deepinfer_gen.runtime.simulate.memory import DeviceMemory
 from deepinfer_gen.runtime.simulate.mixing import Int64
@@ -45,6 +45,16 @@ class Choices:
         )
 
 
+class Decision(NamedTuple):
+    """How a step came about, as the scheduler's ``decision()`` says it; -1 where nothing was voted on."""
+
+    point: int = 0
+    want: int = -1
+    go: int = -1
+    scheduled: int = -1
+    decode_counter: int = 0
+
+
 @dataclass(slots=True)
 class Frame:
     """A step of this rank from its scheduling to its line in the trace."""
@@ -58,7 +68,7 @@ class Frame:
     occupancy: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     new: list[bool] = field(default_factory=list)
     results: Results | None = None
-    decision: tuple[int, int, int, int, int] = (0, -1, -1, -1, 0)
+    decision: Decision = field(default_factory=Decision)
     accepted: dict[str, int] = field(default_factory=dict)
     emitted: int = 0
     finished: dict[str, int] = field(default_factory=dict)
@@ -70,7 +80,7 @@ class Frame:
 
 
 class Rank:
-    """``step`` runs what the scheduler decided, ``commit`` delivers the oldest frame's results."""
+    """``schedule`` executes what the scheduler decided, ``commit`` delivers the oldest frame's results."""
 
     def __init__(
         self,
@@ -115,11 +125,10 @@ class Rank:
         ends = _NO_TOKENS
         if requests.end_at[number] <= requests.length_limit[number]:
             ends = requests.tokens(number, int(requests.end_at[number]))[-1:]
+        tokens = requests.tokens(number, length)
         if completion:
-            tokens = requests.tokens(number, length)
             self.scheduler.add_prompted(number, tokens, request.prompt_len, request.max_tokens, 0, ends)
         else:
-            tokens = requests.tokens(number, length)
             spans, checkpoints = request.image_spans, request.checkpoints
             self.scheduler.add(number, tokens, request.max_tokens, 0, ends, checkpoints, spans)
         requests.status[number] = LIVE
@@ -133,17 +142,15 @@ class Rank:
         self.requests.status[child] = LIVE
 
     def begin(self, flags: Int32 | None) -> int:
-        """begin_step."""
+        """begin_step with the group's record; what ended before it is past."""
         self.ended_in_step.clear()
         return self.scheduler.begin_step(flags)
 
     def schedule(self, step: int, action: Action, agreed_graph: int) -> Frame:
         """Take the step that the scheduler just decided on, check it, and execute it on the device."""
         frame = Frame(step, action)
-        decision = self.scheduler.decision()
-        frame.decision = (
-            decision.point, decision.want, decision.go, decision.scheduled, decision.decode_counter,
-        )  # fmt: skip
+        told = self.scheduler.decision()
+        frame.decision = Decision(told.point, told.want, told.go, told.scheduled, told.decode_counter)
         view = self.scheduler.step()
         frame.preempted = self._note_preempted(view.preempted)
         for number in view.loads.tolist():
@@ -209,9 +216,9 @@ class Rank:
         self.requests.prefilled[number] = True
         self.scheduler.end_transfer(number)
 
-    def places(self) -> int:
-        """Sequences that have a place."""
-        return places_of(self.scheduler.stats())
+    def free_places(self) -> int:
+        """How many more sequences may have a place."""
+        return int(self.scheduler.stats()["free_places"])
 
     def commit(self) -> Frame:
         """Deliver the results of the oldest frame and check what became of them."""

@@ -46,8 +46,8 @@ class Statistics:
         """The frames of one step, by rank."""
         self.steps += 1
         self._gaps = self._gaps or [0] * self.ranks
-        self.votes += frames[0].decision[0] > 0
-        self.attempts += frames[0].decision[0] > 0 and frames[0].action == PREFILL
+        self.votes += frames[0].decision.point > 0
+        self.attempts += frames[0].decision.point > 0 and frames[0].action == PREFILL
         for rank, frame in enumerate(frames):
             self.kinds[kind_of(frame)] += 1
             self.preemptions += len(frame.preempted)

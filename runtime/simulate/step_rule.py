@@ -16,7 +16,6 @@ class StepRule(Protocol):
     """What the group must do next."""
 
     decode_counter: int
-    point: int
 
     def begin(self, flags: Int32 | None) -> int:
         """The point that a step begins at, by the reduced record of the last one."""
@@ -38,7 +37,7 @@ class NormalRule:
         self._any: int = constants["kPrefillAnyAttemptInterval"]
         self._burst_limit: int = constants["kPrefillBurst"]
         self.decode_counter = 0
-        self.point = 0
+        self._point = 0
         self._burst = 0
         self._burst_began = 0
         self._idle = True
@@ -50,27 +49,27 @@ class NormalRule:
         count = self.decode_counter
         in_burst = 0 < self._burst < self._burst_limit
         if self._idle or (count and count % self._any == 0) or (in_burst and self._burst_began == ANY):
-            self.point = ANY
+            self._point = ANY
         else:
-            self.point = ALL if (count and count % self._all == 0) or in_burst else 0
+            self._point = ALL if (count and count % self._all == 0) or in_burst else 0
         if flags is not None and flags[3]:
-            self.point = 0
-        return self.point
+            self._point = 0
+        return self._point
 
     def end(self, flags: Int32 | None, votes: Sequence[Int32]) -> Action:
         """Moves the counters too."""
         if flags is not None and flags[3]:
             return FAIL
-        if self.point:
+        if self._point:
             want, decline, unfinished, decodable, pending, error = (int(v) for v in votes[0])
             if error:
                 return FAIL
             if not unfinished and not pending:
                 self.decode_counter, self._burst, self._idle = 0, 0, True
                 return DONE
-            go = bool(want) if self.point == ANY else not decline
+            go = bool(want) if self._point == ANY else not decline
             if go and len(votes) > 1 and votes[1][0]:
-                self._burst_began = self._burst_began if self._burst else self.point
+                self._burst_began = self._burst_began if self._burst else self._point
                 self.decode_counter, self._burst = 0, self._burst + 1
                 return PREFILL
             if self._idle and not decodable:
@@ -86,7 +85,6 @@ class HalfRule:
     def __init__(self, constants: dict[str, Any]) -> None:
         self._step = PREFILL if constants["kEngineType"] == "PROMPT" else DECODE
         self.decode_counter = 0
-        self.point = 0
 
     def begin(self, flags: Int32 | None) -> int:
         """Never a point."""

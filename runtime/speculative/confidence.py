@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CERTAIN = 65535
-"""The confidence of a probability of 1."""
+STEPS = 65535
+"""The confidence of a probability of 1. (Survivals count to 65536, so no draft is certain to survive.)"""
 
 
 def quantise(probability: Tensor) -> Tensor:
@@ -15,4 +15,4 @@ def quantise(probability: Tensor) -> Tensor:
     ``probability`` is float of any shape, in [0, 1]; the result is uint16 of that shape. The product of a float32 and
     65535 is exact in float64, so every device rounds alike.
     """
-    return torch.round(probability.to(torch.float64) * CERTAIN).to(torch.uint16)
+    return torch.round(probability.to(torch.float64) * STEPS).to(torch.uint16)

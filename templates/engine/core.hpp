@@ -133,7 +133,7 @@ class Core {
   }
 
   Action begin_step(const Record* flags) {
-    if (failed_) return Action::Fail;
+    if (stopped_) return Action::Fail;
     if (voting_) throw std::invalid_argument("begin_step: the vote of this step is not resolved");
     check_commits();
     if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.begin(flags);
@@ -315,7 +315,7 @@ class Core {
   }
 
   Action fail(std::string reason) {
-    failed_ = true;
+    stopped_ = true;
     fail_reason_ = std::move(reason);
     return without_step(Action::Fail);
   }
@@ -344,7 +344,7 @@ class Core {
   Commit<Cfg> commit_;
   Record vote_{};
   bool voting_ = false;
-  bool failed_ = false;
+  bool stopped_ = false;  // an action was FAIL: all that follow are
   std::string fail_reason_;
 };
 

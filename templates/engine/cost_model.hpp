@@ -19,7 +19,8 @@ template <class Cfg>
 class CostModel {
  public:
   // One duration for each graph size. Throws std::invalid_argument if it cannot say which size is worth its
-  // time; the old curve stays. What was observed belongs to the old curve and is forgotten.
+  // time; the old curve stays. The excess over the old curve and the observation that is held back are
+  // forgotten; how long sampling takes does not depend on a curve and stays.
   void set_curve(std::span<const double> milliseconds) {
     check(milliseconds);
     held_ = {};

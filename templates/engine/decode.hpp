@@ -161,14 +161,9 @@ class Decode {
     state.step.set_provisional(splits && newest_on_device);
   }
 
-  static std::int32_t remap(const State& state, const Sequence<Cfg>& sequence) {
-    const bool was_there = sequence.last_step != 0 && sequence.last_step == state.last_decode_step;
-    return was_there ? sequence.last_row : -1;
-  }
-
   static VerifyRow verify_row(const State& state, const Candidate& candidate) {
     const Sequence<Cfg>& sequence = state.sequences[candidate.place];
-    const std::int32_t present = remap(state, sequence) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
+    const std::int32_t present = state.remap(sequence) >= 0 ? Cfg::kNextn : sequence.prompt_drafts;
     const bool flying = candidate.flying > 0;
     // With a step in flight, the newest confidences that were committed are those before the present drafts.
     const std::int32_t before = flying ? 0 : 1;
@@ -192,7 +187,7 @@ class Decode {
     row.start = request.length() + candidate.flying - 1;
     row.q_len = q_len;
     row.slot = sequence.slot;
-    row.remap = remap(state, sequence);
+    row.remap = state.remap(sequence);
     row.samples = true;
     row.cap = cap;
     row.tokens = request.tokens;

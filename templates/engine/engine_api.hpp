@@ -103,8 +103,8 @@ struct Counter {
   std::int64_t value;
 };
 
-// Throws std::invalid_argument for a call that breaks the contract, with the values; the state is then
-// unchanged.
+// What each call means is in docs/formats.md, section 3. Throws std::invalid_argument for a call that breaks
+// the contract, with the values; the state is then unchanged.
 class EngineApi {
  public:
   virtual ~EngineApi() = default;
@@ -123,14 +123,14 @@ class EngineApi {
   virtual void set_pending(bool pending) = 0;
   virtual void set_error(std::string_view message) = 0;
   virtual void set_cost_curve(std::span<const double> milliseconds) = 0;
+  // `graph` is a size.
   virtual void observe(std::int32_t graph, std::int32_t rows, double forward_ms, double sampler_ms) = 0;
   // Queries of each row, as the device computes them in a provisional step.
   virtual std::vector<std::int32_t> split(
       std::span<const std::int32_t> caps, const Matrix<std::uint16_t>& confidences, std::int32_t total
   ) const = 0;
 
-  // `flags` is the reduced record of the last step; null when no new one was exchanged: docs/formats.md,
-  // section 3.
+  // `flags` is the reduced record of the last step; null when no new one was exchanged.
   virtual Action begin_step(const Record* flags) = 0;
   virtual Record vote() const = 0;
   virtual Action resolve_vote(const Record& reduced) = 0;

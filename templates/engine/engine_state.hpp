@@ -64,6 +64,12 @@ struct EngineState {
   Request& request_at(std::int32_t place) { return requests[sequences[place].request]; }
   const Request& request_at(std::int32_t place) const { return requests[sequences[place].request]; }
 
+  // The row of a sequence in the last decode step, -1 if it was not in it.
+  std::int32_t remap(const Sequence<Cfg>& sequence) const {
+    const bool was_there = sequence.last_step != 0 && sequence.last_step == last_decode_step;
+    return was_there ? sequence.last_row : -1;
+  }
+
   // What was shown with the last step is over, and its copies are launched.
   void begin() {
     preempted_view.clear();

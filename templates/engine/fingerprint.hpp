@@ -29,8 +29,7 @@ inline void mix_request(FingerprintHash& hash, const Request& request) {
 // What the next step makes of the sequence's drafts.
 template <class Cfg>
 void mix_drafts(FingerprintHash& hash, const EngineState<Cfg>& state, const Sequence<Cfg>& sequence) {
-  const bool in_last_decode = sequence.last_step != 0 && sequence.last_step == state.last_decode_step;
-  hash.mix(in_last_decode ? sequence.last_row : -1);
+  hash.mix(state.remap(sequence));
   hash.mix(sequence.prompt_drafts);
   for (std::int32_t i = 0; i < sequence.prompt_drafts; ++i)
     hash.mix(sequence.draft_ids[static_cast<std::size_t>(i)]);

@@ -16,8 +16,7 @@ struct FrameRow {
   std::uint64_t serial = 0;
   std::int32_t place = 0;
   std::int32_t q_len = 0;
-  std::int32_t reach =
-      0;  // queries that the device may give the row at most: it can split verification again
+  std::int32_t reach = 0;  // queries that the device may give the row at most, where it splits them again
   bool samples = false;
 };
 
