@@ -138,7 +138,10 @@ class Core {
     check_commits();
     if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.begin(flags);
     state_.begin();
-    if constexpr (Cfg::kEngineType != EngineType::Prompt) Policy::IncomingHalf::admit(state_);
+    const bool group_failed = flags != nullptr && (*flags)[group_flags::kError] != 0;
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) {
+      if (!group_failed) Policy::IncomingHalf::admit(state_);
+    }
     return act(policy_.begin(flags, local_state(), vote_));
   }
 
@@ -193,8 +196,9 @@ class Core {
 
   std::uint64_t fingerprint() const {
     FingerprintHash hash;
+    hash.mix(stopped_);
     policy_.mix_into(hash);
-    if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.verification.mix_into(hash);
+    if constexpr (Cfg::kEngineType != EngineType::Prompt) policy_.decode_half.mix_into(hash, voting_);
     mix_state<Cfg>(hash, state_);
     return hash.value();
   }
@@ -223,7 +227,7 @@ class Core {
     if (index < 0) {
       throw std::invalid_argument(
           std::string(call) + " of request " + std::to_string(id) +
-          ": it was never added, or its end was reported"
+          (state_.outcomes.holds(id) ? ": it has ended" : ": it was never added, or its end was reported")
       );
     }
     return index;

@@ -12,6 +12,7 @@
 
 #include "engine/capacity.hpp"
 #include "engine/engine_state.hpp"
+#include "engine/fingerprint_hash.hpp"
 #include "engine/graph_table.hpp"
 #include "engine/group_flags.hpp"
 #include "engine/key_sort.hpp"
@@ -57,6 +58,12 @@ class Decode {
 
     const std::int32_t graph = GraphTable<Cfg>::index(Cfg::kPaddedDispatch ? agreed_ : state.step.total_q());
     state.step.pad(Cfg::kGraphSizes[graph], Cfg::kGraphRows[graph]);
+  }
+
+  // What the group agreed on decides only while its vote is open: the next step brings another record.
+  void mix_into(FingerprintHash& hash, bool voting) const {
+    verification.mix_into(hash);
+    if (voting) hash.mix(agreed_);
   }
 
   // Queries of each row, as the device computes them in a provisional step.

@@ -17,9 +17,11 @@ inline void mix_request(FingerprintHash& hash, const Request& request) {
   hash.mix(request.length());
   hash.mix(request.length_limit);
   hash.mix(request.min_tokens);
+  hash.mix(request.end_ids.size());
   for (const std::int32_t token : request.end_ids) hash.mix(token);
   hash.mix(request.checkpoints.size());
   for (const std::int32_t position : request.checkpoints) hash.mix(position);
+  hash.mix(request.image_spans.size());
   for (const ImageSpan& span : request.image_spans) {
     hash.mix(span.start);
     hash.mix(span.end);
@@ -56,7 +58,8 @@ void mix_places(
   hash.mix(places.size());
   for (const std::int32_t place : places) {
     const Sequence<Cfg>& sequence = state.sequences[place];
-    mix_request(hash, state.requests[sequence.request]);
+    const Request& request = state.requests[sequence.request];
+    mix_request(hash, request);
     hash.mix(sequence.computed);
     hash.mix(sequence.prefill_length);
     hash.mix(sequence.num_blocks);

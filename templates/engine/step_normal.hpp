@@ -28,12 +28,13 @@ class NormalStep {
 
   // `flags` is the reduced record of the last step, or null; `vote` is filled when the verdict is Vote.
   Verdict begin(const Record* flags, const LocalState& local, Record& vote) {
+    decision_ = Decision{.point = Point::None, .decode_counter = decode_steps_};
     if (flags != nullptr) {
       if ((*flags)[group_flags::kError] != 0) return Verdict::Error;
       group_idle_ = (*flags)[group_flags::kDecodable] == 0;
     }
     point_ = point();
-    decision_ = Decision{.point = point_, .decode_counter = decode_steps_};
+    decision_.point = point_;
     if (point_ == Point::None) return decode();
     round_ = 1;
     decision_.want = local.want;

@@ -10,16 +10,18 @@ prompts and 128 tokens of K, intervals 7 (ALL) and 10 (ANY), bursts of 2, no dra
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from built import shared_cache
+from scheduler_rank import Rank
 from scheduler_world import DECODE, DONE, PREEMPTED, PREFILL, World
 
 from deepinfer_gen import LLM, SamplingParams
@@ -195,11 +197,18 @@ def first_verified(folder: Path, curve: tuple[float, ...]) -> int:
     scheduler = world.ranks[0].scheduler
     if load_engine(folder, shared_cache()).value("speculative.verify") == "varlen":
         scheduler.set_cost_curve(np.array(curve))
-    world.ranks[0].add(1, 4, 30, 0, [])
-    for _ in range(2):
-        while world.step() != DECODE:
-            pass
+    rank = world.ranks[0]
+    rank.draw_drafts = partial(all_drafts, rank)  # type: ignore[method-assign]
+    rank.add(1, 4, 30, 0, [])
+    while world.step() != DECODE:
+        pass
     return int(scheduler.step().total_q)
+
+
+def all_drafts(rank: Rank, rng: random.Random, request: int, columns: np.ndarray) -> None:
+    """The prompt's step delivers as many drafts as fit; nothing is known of them but the prior."""
+    columns[:] = 7
+    rank.drafts[request] = columns.tolist()
 
 
 # Tokens expected of 1, 2 and 4 at 0.8 a draft: 1, 1.8, 2.952; at 0.2: 1, 1.2, 1.248.

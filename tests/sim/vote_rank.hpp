@@ -112,8 +112,9 @@ class Rank {
 
   Record flags() const { return published(local(), wish()); }
 
-  void begin() {
-    model.admit_incoming(pools());
+  // A step that fails admits nobody.
+  void begin(bool fails) {
+    if (!fails) model.admit_incoming(pools());
     if (!is_completion()) head_ = model.first_wanted(pools());
   }
 

@@ -109,7 +109,7 @@ class World {
     const Record flags = flags_;
     const bool has_flags = has_flags_;
     has_flags_ = false;
-    for (RankType& rank : ranks_) rank.begin();
+    for (RankType& rank : ranks_) rank.begin(expected == Action::Fail);
     if (expected == Action::Prefill)
       for (RankType& rank : ranks_) rank.model.plan_prefill(rank.pools());
     agreed_graph_ = has_flags ? flags[5] : Cfg::kMaxTotalQ;

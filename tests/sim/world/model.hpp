@@ -203,6 +203,9 @@ class Model {
     pinned_blocks.clear();
     pinned_slots.clear();
     plan.clear();
+  }
+
+  void admit_incoming() {
     for (Item* head = first_unpaused(incoming); head != nullptr && fits(head->length);
          head = first_unpaused(incoming)) {
       drop(incoming, head);

@@ -77,8 +77,10 @@ class Rank {
     return record;
   }
 
-  void begin() {
+  // A step that fails admits nobody.
+  void begin(bool fails) {
     model.begin();
+    if (!fails) model.admit_incoming();
     wanted_ = model.next_prompt();
     attempted_ = false;
     const bool want = wanted_ != nullptr;

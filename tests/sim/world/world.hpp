@@ -110,7 +110,7 @@ class World {
     Course course = rule_.begin(flags);
     bool idle = true;
     each([&](std::size_t, Rank& rank) {
-      rank.begin();
+      rank.begin(course == Course::Error);
       idle = idle && !rank.model.decodable();
       const Action action = rank.engine->begin_step(flags);
       expect(rank, action, course == Course::Vote ? Action::Vote : action_of(course), "I2: begin_step");
