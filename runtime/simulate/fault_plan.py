@@ -22,6 +22,8 @@ OF_A_REQUEST = (
 )  # fmt: skip
 OF_A_RANK = ("late", "early", "error", "pending", "settled")
 _EVENTS = (*OF_A_REQUEST, *OF_A_RANK)
+_OF_SOME = {"reason": ("finish",), "output": ("end_token",), "message": ("error",), "rank": OF_A_RANK}
+"""Fields that mean something for these events only."""
 REASONS = tuple(reason.name.lower() for reason in Reason)
 _MOST = np.iinfo(np.int32).max
 
@@ -80,6 +82,9 @@ def _faults(record: Record, by_id: dict[str, WorkloadRequest], ranks: int) -> It
         yield record.fault("DI390", f"the workload has no request '{name}'", "id", "name one of its ids")
     elif event == "end_token" and name is not None and by_id[name].parent:
         yield record.fault("DI390", f"'{name}' is a fork, which has its parent's end tokens", "id", "name the parent")
+    for field in sorted(record.written & _OF_SOME.keys()):
+        if event not in _OF_SOME[field]:
+            yield record.fault("DI390", f"'{field}' says nothing about '{event}'", field, "leave it out")
     if record.values["rank"] >= ranks:
         message = f"there is no rank {record.values['rank']} in a group of {ranks}"
         yield record.fault("DI390", message, "rank", f"ranks count from 0 to {ranks - 1}")

@@ -108,6 +108,8 @@ EVENTS = [
     ('{"event": "abort"}', "1:2: DI390: 'abort' happens to a request, and the line has no id; write its id"),
     ('{"event": "late", "id": "a"}', "1:19: DI390: 'late' happens to a rank, not to request 'a'; write its rank"),
     ('{"event": "abort", "id": "z"}', "1:20: DI390: the workload has no request 'z'; name one of its ids"),
+    ('{"event": "abort", "id": "a", "rank": 0}', "1:31: DI390: 'rank' says nothing about 'abort'; leave it out"),
+    ('{"event": "late", "reason": "stop"}', "1:19: DI390: 'reason' says nothing about 'late'; leave it out"),
     ('{"event": "late", "rank": 2}', "1:19: DI390: there is no rank 2 in a group of 2; ranks count from 0 to 1"),
     (
         '{"event": "end_token", "id": "b"}',
