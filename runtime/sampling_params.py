@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 GREEDY_BELOW = 1e-5
 LOWEST_TEMPERATURE = 1e-2
 _SEED_RANGE = (-(2**63), 2**64 - 1)
+_MOST_BRANCHES = 16_384
+"""vLLM's limit: a larger ``n`` is a slip, and its bookkeeping alone would fill the memory."""
 
 
 class ParameterError(ValueError):
@@ -190,7 +192,7 @@ class SamplingParams:
             )
 
     def _check_ranges(self) -> None:
-        self._integer("n", 1)
+        self._integer("n", 1, _MOST_BRANCHES)
         self._number("presence_penalty", -2.0, 2.0)
         self._number("frequency_penalty", -2.0, 2.0)
         self._number("repetition_penalty", 0.0, math.inf, open_low=True)

@@ -52,8 +52,8 @@ def optional(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def text(value: Any) -> bool:
-    """Accepts texts with something in them."""
-    return isinstance(value, str) and bool(value)
+    """Accepts texts with something in them; half of a surrogate pair, which JSON can write, is no text."""
+    return isinstance(value, str) and bool(value) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -137,7 +137,7 @@ def _wrong(
 
 
 def _shown(value: Any) -> str:
-    shown = json.dumps(value, ensure_ascii=False)
+    shown = json.dumps(value, ensure_ascii=isinstance(value, str) and not text(value))
     return shown if len(shown) <= _MAX_EXCERPT // 2 else shown[: _MAX_EXCERPT // 2] + "…"
 
 

@@ -29,8 +29,12 @@ class Outcome:
     summary: list[str]
 
 
-def _cost_of(engine: LoadedEngine, curve: Path | None, *, decides: bool) -> StepCost:
-    """The modelled device's cost: the curve file, else an affine curve from the hardware table."""
+def cost_of(engine: LoadedEngine, curve: Path | None) -> StepCost:
+    """The modelled device's cost: the curve file, else an affine curve from the hardware table.
+
+    Raises ``InputError`` for a curve that the engine cannot use (DI370 to DI376).
+    """
+    decides = not Choices.of(engine.plan).fixed
     extension = engine.extension
     sizes = extension.constants().get("kGraphSizes", [])
     if not sizes:
@@ -48,10 +52,13 @@ def simulate(
     *,
     seed: int = 0,
     steps: int | None = None,
-    curve: Path | None = None,
+    cost: StepCost | None = None,
     trace: TextIO | None = None,
 ) -> Outcome:
-    """Run the group to its end, or ``steps`` steps. Raises ``ViolationError``."""
+    """Run the group to its end, or ``steps`` steps. Raises ``ViolationError``.
+
+    ``cost`` is used up by one run; None takes that of the hardware table.
+    """
     engine = engines[0]
     constants = engine.extension.constants()
     requests = Requests(
@@ -67,7 +74,7 @@ def simulate(
     observers: list[Observer] = [statistics]
     if trace is not None:
         observers.append(TraceWriter(trace, requests.names))
-    cost = _cost_of(engine, curve, decides=not choices.fixed)
+    cost = cost or cost_of(engine, None)
     group = Group(
         ranks, requests, workload, plan, cost, observers, zos=choices.zos, fingerprints=trace is not None
     )  # fmt: skip

@@ -27,6 +27,7 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
     "sampling_params.py": (
         ((16,), "vLLM's default of max_tokens"),
         ((63, 64), "range of a 64-bit seed, signed or unsigned"),
+        ((16_384,), "vLLM's limit of n"),
     ),
     "speculative/confidence.py": (((65535,), "the confidence of a certain draft: the largest of 16 bits"),),
     "speculative/cost_curve.py": (

@@ -16,6 +16,7 @@ from deepinfer_gen.runtime.sampling_params import ParameterError, RequestOutputK
 OUT_OF_RANGE = [
     ("n", 0),
     ("n", 1.5),
+    ("n", 16_385),
     ("presence_penalty", 2.1),
     ("frequency_penalty", -2.1),
     ("repetition_penalty", 0.0),

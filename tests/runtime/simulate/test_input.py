@@ -52,6 +52,7 @@ LINES = [
     (GOOD.replace("10", "0"), "1:13: DI384: prompt_len is 0, not a number of tokens, from 1; "),
     (GOOD.replace("10", "true"), "1:13: DI384: prompt_len is true, not a number of tokens, from 1; "),
     (GOOD.replace('"a"', '""'), '1:2: DI384: id is "", not a name; '),
+    (GOOD.replace('"a"', '"\\ud800"'), '1:2: DI384: id is "\\ud800", not a name; '),
     (GOOD.replace("[2, 4]", "[2]"), "1:48: DI384: image_spans is [[2]], not a list of [start, end]; "),
     (
         GOOD.replace("}", ', "accept_rate": 1.5}'),
@@ -105,6 +106,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 EVENTS = [
+    (
+        '{"event": "error", "message": "\\udfff"}',
+        '1:20: DI384: message is "\\udfff", not a sentence; ',
+    ),
     ('{"event": "abort"}', "1:2: DI390: 'abort' happens to a request, and the line has no id; write its id"),
     ('{"event": "late", "id": "a"}', "1:19: DI390: 'late' happens to a rank, not to request 'a'; write its rank"),
     ('{"event": "abort", "id": "z"}', "1:20: DI390: the workload has no request 'z'; name one of its ids"),
