@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from deepinfer_gen.formula import ceil_div, evaluate
 from deepinfer_gen.specs.cache_formats import CACHE_FORMATS
@@ -156,6 +157,22 @@ RULES: tuple[Rule, ...] = (
         lambda verify, invariant: verify == "fixed" or not invariant,
         "determinism.batch_invariant refuses speculative.verify: varlen",
         "verification lengths depend on the batch; write verify: fixed",
+        DECODES,
+    ),
+    Rule(
+        "DI051",
+        ("speculative.prior_survival", "speculative.verify"),
+        lambda prior, verify: verify == "varlen" or prior == Fraction(4, 5),
+        "speculative.prior_survival means nothing where every draft is verified",
+        "leave it out, or write verify: varlen",
+        DECODES,
+    ),
+    Rule(
+        "DI052",
+        ("speculative.min_gain", "speculative.verify"),
+        lambda gain, verify: verify == "varlen" or gain == 0,
+        "speculative.min_gain means nothing where every draft is verified",
+        "leave it out, or write verify: varlen",
         DECODES,
     ),
     Rule(

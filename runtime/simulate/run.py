@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.loader import LoadedEngine
 from deepinfer_gen.runtime.simulate.cost import StepCost
 from deepinfer_gen.runtime.simulate.fault_plan import FaultEvent
@@ -32,12 +33,15 @@ class Outcome:
 def cost_of(engine: LoadedEngine, curve: Path | None) -> StepCost:
     """The modelled device's cost: the curve file, else an affine curve from the hardware table.
 
-    Raises ``InputError`` for a curve that the engine cannot use (DI370 to DI376).
+    Raises ``InputError`` for a curve that the engine cannot use (DI370 to DI376), or has no use for (DI394).
     """
     decides = not Choices.of(engine.plan).fixed
     extension = engine.extension
     sizes = extension.constants().get("kGraphSizes", [])
     if not sizes:
+        if curve is not None:
+            message = f"'{engine.name}' decodes nothing, so a cost curve says nothing about it"
+            raise InputError(Diagnostic("DI394", message, str(curve), help="leave --curve out"))
         return StepCost((), (), decides=False)
     if curve is None:
         return StepCost(affine_curve(engine.plan), sizes, decides=decides)

@@ -104,6 +104,19 @@ def test_a_trace_never_replaces_an_input(tiny: str, workload: str, capsys: pytes
     assert Path(workload).read_bytes() == before
 
 
+def test_a_curve_for_an_engine_without_decode_steps_is_refused(
+    engine_of: EngineOf, workload: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = call(capsys, str(engine_of("prompt").folder), "--workload", workload, "--curve", "c.json")
+    assert (status, err.splitlines()) == (
+        2,
+        [
+            "c.json: error[DI394]: 'prompt' decodes nothing, so a cost curve says nothing about it",
+            "help: leave --curve out",
+        ],
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "value", "most"),
     [
