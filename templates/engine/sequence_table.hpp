@@ -11,30 +11,29 @@
 
 namespace deepinfer {
 
+// What every decode step reads comes first and shares a cache line.
 template <class Cfg>
 struct alignas(64) Sequence {
-  std::uint64_t id = 0;
-  std::int32_t request = -1;  // index in the RequestTable, -1 while the place is empty or drains
+  using Confidences = std::array<std::uint16_t, static_cast<std::size_t>(Cfg::kNextn)>;
+
+  std::uint64_t serial = 0;     // unique per occupancy: a frame row of an earlier occupant does not match
+  std::uint64_t table = 0;      // unique per block table that only grew since
+  std::uint64_t last_step = 0;  // the last decode step that had this sequence, 0 if none
+  std::int32_t last_row = -1;   // its row there
+  std::int32_t last_reach = 0;  // queries that the row has at most
+  std::int32_t request = -1;    // index in the RequestTable, -1 while the place is empty or drains
   std::int32_t slot = 0;
   std::int32_t num_blocks = 0;
+  std::int32_t prompt_drafts = 0;  // drafts that came with the prompt, until the first decode step takes them
+  std::int32_t outputs = 0;        // how many of `confidences` are there
+  bool passed_over = false;  // by the last decode step: results of earlier steps say nothing about new drafts
+  bool transfer = false;     // its blocks and slot are read or written from outside
+
+  std::array<Confidences, 2> confidences{};  // of the last two outputs, the newest first
+  std::array<std::int32_t, static_cast<std::size_t>(Cfg::kNextn)> draft_ids{};
+  std::uint64_t id = 0;
   std::int32_t computed = 0;        // prompt tokens scheduled so far
   std::int32_t prefill_length = 0;  // tokens to prefill; includes earlier output when it is a recomputation
-  std::uint64_t serial = 0;         // unique per occupancy: a frame row of an earlier occupant does not match
-  std::uint64_t table = 0;          // unique per block table that only grew since
-  std::uint64_t last_step = 0;      // the last decode step that had this sequence, 0 if none
-  std::int32_t last_row = -1;       // its row there
-  std::int32_t last_reach = 0;      // queries that the row has at most
-  bool transfer = false;            // its blocks and slot are read or written from outside
-
-  // Drafts that came with the prompt, until the first decode step takes them.
-  std::int32_t prompt_drafts = 0;
-  std::array<std::int32_t, static_cast<std::size_t>(Cfg::kNextn)> draft_ids{};
-
-  // Confidences of the last two outputs, the newest first; `outputs` of them are there.
-  using Confidences = std::array<std::uint16_t, static_cast<std::size_t>(Cfg::kNextn)>;
-  std::int32_t outputs = 0;
-  bool passed_over = false;  // by the last decode step: results of earlier steps say nothing about new drafts
-  std::array<Confidences, 2> confidences{};
 
   void pass_over() {
     passed_over = true;
