@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import engines_ahead
 import pytest
 from built import TEST_CACHE
 
@@ -16,3 +17,11 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_ahead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A run over several folders compiles its scheduler engines beside the tests that come first."""
+    folders = {item.path.relative_to(request.config.rootpath).parts[1] for item in request.session.items}
+    if {"codegen", "reference", "sim"} <= folders:
+        engines_ahead.start(tmp_path_factory.mktemp("engines_ahead"))
