@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,24 +21,36 @@ namespace py = pybind11;
 template <class T>
 using Dense = py::array_t<T, py::array::c_style>;
 
-// A read-only view that borrows memory of what `owner` keeps alive.
-template <class T>
-py::array borrow(const T* data, std::vector<py::ssize_t> shape, py::handle owner) {
-  py::array view(py::dtype::of<T>(), std::move(shape), data, owner);
-  py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+// A read-only view of memory that `owner` keeps alive, made without an allocation besides the array's own: a
+// step has many of them. Without an owner it is a copy.
+template <class T, std::size_t Dimensions>
+py::array borrow(const T* data, const std::array<py::ssize_t, Dimensions>& shape, py::handle owner) {
+  if (!owner) return py::array(py::dtype::of<T>(), shape, data);
+  const auto& api = py::detail::npy_api::get();
+  auto view = py::reinterpret_steal<py::array>(api.PyArray_NewFromDescr_(
+      api.PyArray_Type_,
+      py::dtype::of<T>().release().ptr(),
+      static_cast<int>(Dimensions),
+      shape.data(),
+      nullptr,
+      const_cast<T*>(data),
+      0,
+      nullptr
+  ));
+  if (!view) throw py::error_already_set();
+  api.PyArray_SetBaseObject_(view.ptr(), owner.inc_ref().ptr());
   return view;
 }
 
 template <class T>
 py::array borrow(std::span<const T> values, py::handle owner) {
-  return borrow(values.data(), {static_cast<py::ssize_t>(values.size())}, owner);
+  return borrow(values.data(), std::array{static_cast<py::ssize_t>(values.size())}, owner);
 }
 
 template <class T>
 py::array borrow(const Matrix<T>& matrix, py::handle owner) {
-  return borrow(
-      matrix.data, {static_cast<py::ssize_t>(matrix.rows), static_cast<py::ssize_t>(matrix.columns)}, owner
-  );
+  const std::array shape{static_cast<py::ssize_t>(matrix.rows), static_cast<py::ssize_t>(matrix.columns)};
+  return borrow(matrix.data, shape, owner);
 }
 
 template <class T>
