@@ -110,5 +110,6 @@ def random_events(rng: random.Random, lines: Sequence[dict[str, Any]], ranks: in
         events.append(event)
         if event["event"] in undone:
             place = {key: event[key] for key in ("id", "rank") if key in event}
-            events.append({"step": event["step"] + rng.randrange(40), "event": undone[event["event"]], **place})
-    return events
+            events.append({"step": event["step"] + rng.randint(1, 40), "event": undone[event["event"]], **place})
+    # A load that was held before its request came is let go here.
+    return events + [{"step": 300, "event": "end_transfer", "id": line["id"]} for line in lines]
