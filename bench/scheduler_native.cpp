@@ -1,6 +1,6 @@
 // The decode step of one compiled scheduler without Python: times of its parts, instructions for callgrind,
-// allocations. Usage: scheduler_native STEPS [parts]; with `parts` the verification alone is timed too. Compiled
-// against the generated folder of the engine.
+// allocations. Usage: scheduler_native STEPS [parts]; with `parts` the verification alone is timed too.
+// Compiled against the generated folder of the engine.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>

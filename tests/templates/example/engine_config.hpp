@@ -31,7 +31,7 @@ struct EngineConfig {
   static constexpr std::int32_t kPrefillCacheUsageLimitDenominator = 10;
   static constexpr bool kStopPreemptedRequest = true;  // schedule.stop_preempted_request
   static constexpr std::int32_t kCpSize = 1;           // parallel.cp
-  static constexpr bool kPaddedDispatch = false;  // parallel.dispatch
+  static constexpr bool kPaddedDispatch = false;       // parallel.dispatch
   static constexpr std::int32_t kMaxTotalQ = 4;        // graphs.max_total_q
   static constexpr std::array<std::int32_t, 3> kGraphSizes{1, 2, 4};
   static constexpr std::array<std::int32_t, 3> kGraphRows{8, 9, 11};  // min(size, 4) + ceil((8 - 1) / 1)
