@@ -23,7 +23,8 @@ from scheduler_engines import cpu_clock, curve, decode, generate, load
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (16, 60, 96, 256, 1024)
-AIMS = {60: (10, 5), 256: (30, 12), 1024: (120, 40)}
+# Microseconds of a step, and of the choice and split of verification lengths.
+GOALS = {60: (10, 5), 256: (30, 12), 1024: (120, 40)}
 REFERENCE_UP_TO = 256
 
 
@@ -96,12 +97,12 @@ def p99(ascending: list[float]) -> float:
 
 def print_own(rows: dict[int, dict[str, float]]) -> None:
     columns = (
-        "sequences", "step µs", "p99", "aim", "begin", "arrays", "flags", "commit", "without Python", "verification",
-        "aim", "instructions", "allocations",
+        "sequences", "step µs", "p99", "goal", "begin", "arrays", "flags", "commit", "without Python", "verification",
+        "goal", "instructions", "allocations",
     )  # fmt: skip
     print(f"\n| {' | '.join(columns)} |\n{'|---:' * len(columns)}|")
     for n, row in rows.items():
-        step_aim, verify_aim = AIMS.get(n, ("–", "–"))
+        step_aim, verify_aim = GOALS.get(n, ("–", "–"))
         native = row["native_begin"] + row["native_commit"]
         counted = f"{row['instructions']:,.0f}" if "instructions" in row else "not counted"
         print(
