@@ -90,7 +90,7 @@ def _model(layout: Mapping[str, Any], model: ModelPlan) -> Iterator[Fault]:
     state = {(region["kind"], region["layer"]): region for region in layout["state"]["regions"]}
     sources = {region["layer"]: region for region in layout["block"]["regions"]}
     aliases = {alias["layer"]: alias["of"] for alias in layout["block"]["aliases"]}
-    for layer in model.layers:
+    for layer in (*model.layers, *(model.draft.layers if model.draft else ())):
         owner = layer.index if layer.index in sources else aliases.get(layer.index)
         if layer.kv_source != owner:
             yield "model_plan.py", f"layer {layer.index} reads KV of {layer.kv_source}, layout.json says {owner}"

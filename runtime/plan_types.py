@@ -42,10 +42,17 @@ class EngramPlan:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One layer; ``ratio`` 0 is window only. A sharing layer's ``main`` and ``index_keys`` are its source's."""
+    """One layer; ``ratio`` 0 is window only. A sharing layer's ``main`` and ``index_keys`` are its source's.
+
+    Its tensors are named ``prefix.*`` in the checkpoint; it has ``experts`` routed experts, of which each token uses
+    ``experts_per_token``.
+    """
 
     index: int
+    prefix: str
     ratio: int
+    experts: int
+    experts_per_token: int
     rope: str
     kv_source: int | None
     index_source: int | None
@@ -71,10 +78,25 @@ class YocoPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelPlan:
-    """Every model constant that the runtime needs, by the released names, and the layers in order.
+class DraftPlan:
+    """The drafter: ``layers`` draft ``block_size`` tokens in one pass, of which a step verifies ``nextn``.
 
-    ``yoco`` is None where every layer sees every prompt row.
+    They read the attention inputs of the backbone's ``target_layers``; ``noise_token_id`` stands at the positions to be
+    drafted. ``layers`` continue the numbering of the backbone's.
+    """
+
+    nextn: int
+    block_size: int
+    noise_token_id: int
+    target_layers: tuple[int, ...]
+    layers: tuple[LayerPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """Every model constant that the runtime needs, by the released names, and the backbone's layers in order.
+
+    ``yoco`` is None where every layer sees every prompt row, ``draft`` where nothing is drafted.
     """
 
     preset: str
@@ -83,6 +105,7 @@ class ModelPlan:
     rope: Mapping[str, RopePlan]
     yoco: YocoPlan | None
     layers: tuple[LayerPlan, ...]
+    draft: DraftPlan | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -36,25 +36,59 @@ class LoadReport:
     skipped_bytes: int
 
 
+class TensorSource(Protocol):
+    """Where the modules take their tensors from, by released name."""
+
+    @property
+    def tile(self) -> int:
+        """Side of the square of a dense FP8 weight that shares one scale byte."""
+        ...
+
+    @property
+    def report(self) -> LoadReport:
+        """Counts and bytes of the tensors read, checked and skipped."""
+        ...
+
+    def spec(self, name: str) -> TensorSpec:
+        """Stored type and shape."""
+        ...
+
+    def stored(self, name: str) -> Tensor:
+        """The tensor as stored; 8-bit floats and packed integers as uint8."""
+        ...
+
+    def stack(self, names: Sequence[str]) -> Tensor:
+        """Equal tensors as one [len(names), ...]."""
+        ...
+
+
 class Weights:
-    """Tensors by released name. The files stay mapped: a tensor is held as stored until it is decoded."""
+    """Tensors by released name, from the mapped files."""
 
     def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor], tile: int, report: LoadReport) -> None:
         self._shards = MappedShards(folder)
         self._tensors = tensors
-        self._tile = tile
+        self.tile = tile
         self.report = report
+
+    def spec(self, name: str) -> TensorSpec:
+        """Stored type and shape."""
+        return self._tensors[name].spec
 
     def stored(self, name: str) -> Tensor:
         """The tensor as it is in the file; 8-bit floats and packed integers as uint8."""
         return self._shards.tensor(self._tensors[name])
+
+    def stack(self, names: Sequence[str]) -> Tensor:
+        """Equal tensors as one [len(names), ...]."""
+        return torch.stack([self.stored(name) for name in names])
 
     def decode(self, name: str) -> Tensor:
         """One float32 copy of a tensor; a quantised ``X.weight`` is scaled by its ``X.scale``."""
         stored = self.stored(name)
         kind = self._tensors[name].spec.dtype
         if kind == "F8_E4M3":
-            return decode_e4m3_tiles(stored, self._scale(name), self._tile)
+            return decode_e4m3_tiles(stored, self._scale(name), self.tile)
         if kind == "I8":
             return decode_mxfp4_rows(stored, self._scale(name))
         return stored.to(torch.float32, copy=True)

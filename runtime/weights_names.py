@@ -37,8 +37,8 @@ class _Names:
         yield "embed.weight", _bf16(c.vocab_size, c.hidden_size)
         yield "head.weight", _bf16(c.vocab_size, c.hidden_size)
         yield "norm.weight", _bf16(c.hidden_size)
-        # The draft layers behind the backbone are named and counted by the checkpoint, used or not.
-        for layer in self.plan.layers[: len(self.plan.layers) - c.num_nextn_layers]:
+        # The draft layers are named and counted by the checkpoint, used or not.
+        for layer in self.plan.layers:
             prefix = f"layers.{layer.index}"
             yield from self._block(prefix, c.n_routed_experts)
             yield from self._compressed(prefix, layer)

@@ -24,6 +24,20 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
 
 def _layer(b: PlanBuilder, r: Resolved, layer: int) -> None:
     model, prefix = r.model, f"layers.{layer}"
+    draft = layer - model.num_hidden_layers
+    b.table(
+        f"{prefix}.tensors",
+        f"layers.{layer}" if draft < 0 else f"mtp.{draft}",
+        formula=f"layers.{layer}" if draft < 0 else f"mtp.{layer} - num_hidden_layers",
+        inputs={"num_hidden_layers": "model.config.num_hidden_layers"},
+        why="what the names of this layer's tensors in the checkpoint begin with",
+    )
+    for name, backbone, drafting, why in (
+        ("experts", "n_routed_experts", "dspark_n_routed_experts", "routed experts of this layer"),
+        ("experts_per_token", "num_experts_per_tok", "dspark_num_experts_per_tok", "routed experts of each token"),
+    ):
+        configured = backbone if draft < 0 else drafting
+        b.formula(f"{prefix}.{name}", configured, why=why, **{configured: f"model.config.{configured}"})
     ratios = {"ratios": "model.config.compress_ratios"}
     ratio = model.compress_ratios[layer]
     b.table(

@@ -11,7 +11,16 @@ from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import StateRegion, layer_indices, state_regions
 from deepinfer_gen.codegen.views.python_text import expression
 from deepinfer_gen.formula import Value
-from deepinfer_gen.runtime.plan_types import EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan, YocoPlan
+from deepinfer_gen.runtime.plan_types import (
+    DraftPlan,
+    EngramPlan,
+    KernelConfig,
+    LayerPlan,
+    ModelPlan,
+    Region,
+    RopePlan,
+    YocoPlan,
+)
 
 _CONFIG_NAMES = (
     "vocab_size", "hidden_size", "num_attention_heads", "head_dim", "qk_rope_head_dim", "q_lora_rank", "o_lora_rank",
@@ -35,6 +44,7 @@ def model_plan(plan: Plan) -> ModelPlan:
     """The value of ``MODEL``."""
     names = {**{name: f"model.config.{name}" for name in _CONFIG_NAMES}, **_OTHER_NAMES}
     regions = {region.name: region for region in state_regions(plan)}
+    backbone = plan.integer("model.config.num_hidden_layers")
     return ModelPlan(
         preset=str(plan["model.preset"]),
         policy=str(plan["numerics.policy"]),
@@ -44,7 +54,8 @@ def model_plan(plan: Plan) -> ModelPlan:
         },
         rope={table: _rope(plan, table) for table in _ROPE_TABLES},
         yoco=_yoco(plan),
-        layers=tuple(_layer(plan, layer, regions) for layer in layer_indices(plan)),
+        layers=tuple(_layer(plan, layer, regions) for layer in range(backbone)),
+        draft=_draft(plan, regions, backbone),
     )
 
 
@@ -100,13 +111,28 @@ def _yoco(plan: Plan) -> YocoPlan | None:
     )
 
 
+def _draft(plan: Plan, regions: dict[str, StateRegion], backbone: int) -> DraftPlan | None:
+    if plan["speculative.nextn"] == 0:
+        return None
+    return DraftPlan(
+        nextn=plan.integer("speculative.nextn"),
+        block_size=plan.integer("model.config.dspark_block_size"),
+        noise_token_id=plan.integer("model.config.dspark_noise_token_id"),
+        target_layers=plan.integers("model.config.dspark_target_layer_ids"),
+        layers=tuple(_layer(plan, layer, regions) for layer in layer_indices(plan) if layer >= backbone),
+    )
+
+
 def _layer(plan: Plan, layer: int, regions: dict[str, StateRegion]) -> LayerPlan:
     prefix = f"layers.{layer}"
     source = plan[f"{prefix}.kv_source"]
     accumulator = regions.get(f"ca_state.{layer}")
     return LayerPlan(
         index=layer,
+        prefix=str(plan[f"{prefix}.tensors"]),
         ratio=plan.integer(f"{prefix}.ratio"),
+        experts=plan.integer(f"{prefix}.experts"),
+        experts_per_token=plan.integer(f"{prefix}.experts_per_token"),
         rope=str(plan[f"{prefix}.rope"]),
         kv_source=_optional(plan, f"{prefix}.kv_source"),
         index_source=_optional(plan, f"{prefix}.index_source"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.kernels.reference import compressor as _compressor
@@ -21,13 +21,84 @@ if TYPE_CHECKING:
 
     from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows
     from deepinfer_gen.runtime.kv_cache import RegionRows
+    from deepinfer_gen.runtime.model.numerics import Numerics
+    from deepinfer_gen.runtime.model.stored import ExpertStack, Matrix
+
+
+class Operators(Protocol):
+    """What the model computes with. Tensors between operators have the activation type of the numerics policy.
+
+    Shapes and arithmetic are documented at the reference operators (``kernels/reference``).
+    """
+
+    @property
+    def numerics(self) -> Numerics:
+        """The policy that the operators follow."""
+        ...
+
+    def linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """[T, in] to [T, out] in the type of x."""
+        ...
+
+    def grouped_linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """[T, groups, in] to [T, groups * out]; the weight's rows are those of the groups in order."""
+        ...
+
+    def hyper_mix(
+        self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, iterations: int, norm_eps: float, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Streams to float32 (pre, post, comb)."""
+        ...
+
+    def hyper_collapse(self, x: Tensor, pre: Tensor) -> Tensor:
+        """Streams to a sublayer's input."""
+        ...
+
+    def hyper_expand(self, y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+        """A sublayer's output to streams."""
+        ...
+
+    def kv_scatter(self, region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor) -> None:
+        """Store encoded rows."""
+        ...
+
+    def sparse_attention(
+        self, q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float
+    ) -> Tensor:
+        """Attention over window rows and selected entries."""
+        ...
+
+    def pool_members(self, rows: Tensor, members: Tensor) -> Tensor:
+        """Gated pooling of the members of each entry, float32."""
+        ...
+
+    def index_scores(
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+    ) -> Tensor:
+        """Scores of all entries up to ``width``, float32."""
+        ...
+
+    def moe_experts(
+        self, x: Tensor, chosen: Tensor, weights: Tensor, w13: ExpertStack, w2: ExpertStack, *, limit: float
+    ) -> Tensor:
+        """Weighted sum of the chosen experts, float32."""
+        ...
+
+    def swiglu(self, gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
+        """Clamped SwiGLU in the type of ``gate``."""
+        ...
+
+    def engram_gather(self, table: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
+        """Decoded table rows, joined per token."""
+        ...
 
 
 class ReferenceOperators:
     """The torch operators with the tiles of the kernel table; shapes are documented at the operators themselves."""
 
-    def __init__(self, kernels: Mapping[str, KernelConfig]) -> None:
+    def __init__(self, kernels: Mapping[str, KernelConfig], numerics: Numerics) -> None:
         """Read every tile once; a missing kernel, an unknown implementation or a missing tile is an ``InputError``."""
+        self.numerics = numerics
         self._linear = _tile(kernels, "linear", "tokens")
         self._hyper = _tile(kernels, "hyper_connection", "tokens")
         self._scatter = _tile(kernels, "kv_scatter", "rows")
@@ -38,13 +109,14 @@ class ReferenceOperators:
         self._moe = _tile(kernels, "moe_experts", "tokens")
         self._engram = _tile(kernels, "engram_gather", "tokens")
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+    def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """[T, in] to [T, out]."""
-        return _linear.linear(x, weight, tokens=self._linear)
+        return _linear.linear(x, weight.decode(), quantized=self._rounds(weight), tokens=self._linear)
 
-    def grouped_linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """[T, groups, in] to [T, groups * out]."""
-        return _linear.grouped_linear(x, weight, tokens=self._linear)
+    def grouped_linear(self, x: Tensor, weight: Matrix) -> Tensor:
+        """[T, groups, in] to [T, groups * out]; the operand stays unquantised, as in the released model."""
+        decoded = weight.decode()
+        return _linear.grouped_linear(x, decoded.view(x.shape[1], -1, x.shape[2]), tokens=self._linear)
 
     def hyper_mix(
         self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, iterations: int, norm_eps: float, eps: float
@@ -68,7 +140,15 @@ class ReferenceOperators:
         self, q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float
     ) -> Tensor:
         """Attention over window rows and selected entries."""
-        return _attention.sparse_attention(q, window, entries, sink, scale=scale, queries=self._attention)
+        return _attention.sparse_attention(
+            q,
+            window,
+            entries,
+            sink,
+            scale=scale,
+            probabilities=self.numerics.probabilities,
+            queries=self._attention,
+        )
 
     def pool_members(self, rows: Tensor, members: Tensor) -> Tensor:
         """Gated pooling of the members of each entry."""
@@ -90,18 +170,31 @@ class ReferenceOperators:
         )
 
     def moe_experts(
-        self, x: Tensor, chosen: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, limit: float
+        self, x: Tensor, chosen: Tensor, weights: Tensor, w13: ExpertStack, w2: ExpertStack, *, limit: float
     ) -> Tensor:
         """Weighted sum of the chosen experts."""
-        return _moe.moe_experts(x, chosen, weights, w13, w2, limit=limit, tokens=self._moe)
+        return _moe.moe_experts(
+            x,
+            chosen,
+            weights,
+            w13.decode,
+            w2.decode,
+            experts=len(w13),
+            limit=limit,
+            quantized=self.numerics.quantized_operands,
+            tokens=self._moe,
+        )
 
-    def swiglu(self, gate_up: Tensor, *, limit: float) -> Tensor:
+    def swiglu(self, gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
         """Clamped SwiGLU of the shared expert."""
-        return _moe.swiglu(gate_up, limit)
+        return _moe.swiglu(gate, up, limit).to(gate.dtype)
 
     def engram_gather(self, table: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
         """Decoded table rows, joined per token."""
-        return _engram.engram_gather(table, scale, rows, tokens=self._engram)
+        return _engram.engram_gather(table, scale, rows, tokens=self._engram).to(self.numerics.activation)
+
+    def _rounds(self, weight: Matrix) -> bool:
+        return weight.quantized and self.numerics.quantized_operands
 
 
 def _tile(kernels: Mapping[str, KernelConfig], name: str, axis: str) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows, WindowRows
 from deepinfer_gen.runtime.model.compressor import Compressor
@@ -13,49 +12,40 @@ from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.indexer import Indexer, IndexKeys
 from deepinfer_gen.runtime.model.rope import rotate_tail
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.plan_types import LayerPlan
-from deepinfer_gen.runtime.weights import Weights
+from deepinfer_gen.runtime.weights import TensorSource
 
 
 class Attention(nn.Module):
     """One key-value row per position serves all query heads and is both key and value."""
 
-    wq_a_wkv: Tensor
-    wq_b: Tensor
-    wo_a: Tensor
-    wo_b: Tensor
     q_norm: Tensor
     kv_norm: Tensor
     sink: Tensor
 
-    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
-        prefix = f"layers.{layer.index}.attn"
+        prefix = f"{layer.prefix}.attn"
         self.operators, self.layer, self.constants = operators, layer, constants
-        wq_a, wkv = weights.decode(f"{prefix}.wq_a.weight"), weights.decode(f"{prefix}.wkv.weight")
-        self.register_buffer("wq_a_wkv", torch.cat([wq_a, wkv]))
-        self.register_buffer("wq_b", weights.decode(f"{prefix}.wq_b.weight"))
-        self.register_buffer(
-            "wo_a", weights.decode(f"{prefix}.wo_a.weight").view(constants.o_groups, constants.o_lora_rank, -1)
-        )
-        self.register_buffer("wo_b", weights.decode(f"{prefix}.wo_b.weight"))
-        self.register_buffer("q_norm", weights.decode(f"{prefix}.q_norm.weight"))
-        self.register_buffer("kv_norm", weights.decode(f"{prefix}.kv_norm.weight"))
-        self.register_buffer("sink", weights.decode(f"{prefix}.attn_sink"))
+        self.wq_a, self.wq_b = Matrix(source, f"{prefix}.wq_a"), Matrix(source, f"{prefix}.wq_b")
+        self.wkv = Matrix(source, f"{prefix}.wkv")
+        self.wo_a, self.wo_b = Matrix(source, f"{prefix}.wo_a"), Matrix(source, f"{prefix}.wo_b")
+        self.register_buffer("q_norm", source.stored(f"{prefix}.q_norm.weight"))
+        self.register_buffer("kv_norm", source.stored(f"{prefix}.kv_norm.weight"))
+        self.register_buffer("sink", source.stored(f"{prefix}.attn_sink"))
         owns_kv = layer.kv_source == layer.index
-        self.compressor = Compressor(weights, layer, constants, operators) if owns_kv else None
-        self.index_keys = IndexKeys(weights, layer, constants, operators) if owns_kv else None
-        self.indexer = Indexer(weights, layer, constants, operators) if layer.index_source == layer.index else None
+        self.compressor = Compressor(source, layer, constants, operators) if owns_kv else None
+        self.index_keys = IndexKeys(source, layer, constants, operators) if owns_kv else None
+        self.indexer = Indexer(source, layer, constants, operators) if layer.index_source == layer.index else None
 
     def forward(self, u: Tensor, step: StepContext) -> Tensor:
         """u [T, d] to [T, d]; stores this step's window rows, entries and index keys."""
         c, ops = self.constants, self.operators
         rotation = step.rotation(self.layer.rope)
-        projected = ops.linear(u, self.wq_a_wkv)
-        qr, kv = projected[:, : c.q_lora_rank], projected[:, c.q_lora_rank :]
-        qr = rms_norm(qr, self.q_norm, c.rms_norm_eps)
+        qr = rms_norm(ops.linear(u, self.wq_a), self.q_norm, c.rms_norm_eps)
         q = rotate_tail(ops.linear(qr, self.wq_b).view(-1, c.num_attention_heads, c.head_dim), rotation)
-        kv = rotate_tail(rms_norm(kv, self.kv_norm, c.rms_norm_eps), rotation)
+        kv = rotate_tail(rms_norm(ops.linear(u, self.wkv), self.kv_norm, c.rms_norm_eps), rotation)
         entries = self._entries(u, qr, step)
 
         ring = step.cache.slot_rows(self.layer.swa)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import RegionRows
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.rope import rotate_tail
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.plan_types import LayerPlan
-from deepinfer_gen.runtime.weights import Weights
+from deepinfer_gen.runtime.weights import TensorSource
 
 
 class Compressor(nn.Module):
@@ -22,25 +23,22 @@ class Compressor(nn.Module):
     group is complete; a group may begin in an earlier step.
     """
 
-    wkv: Tensor
     norm: Tensor
 
-    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
-        prefix = f"layers.{layer.index}.attn.compressor"
+        prefix = f"{layer.prefix}.attn.compressor"
         self.operators, self.layer, self.eps = operators, layer, constants.rms_norm_eps
-        projections = [weights.decode(f"{prefix}.wkv.weight")]
-        if layer.ca_state is not None:
-            # kv | score: the row of the accumulator ring
-            projections.append(weights.decode(f"{prefix}.wgate.weight"))
-        self.register_buffer("wkv", torch.cat(projections))
-        self.register_buffer("norm", weights.decode(f"{prefix}.norm.weight"))
+        self.wkv = Matrix(source, f"{prefix}.wkv")
+        self.wgate = None if layer.ca_state is None else Matrix(source, f"{prefix}.wgate")
+        self.register_buffer("norm", source.stored(f"{prefix}.norm.weight"))
 
     def forward(self, u: Tensor, main: RegionRows, step: StepContext) -> Tensor:
         """u [T, d] to the latents [C, head_dim] of the entries this step completes, before rotation."""
-        rows = self.operators.linear(u, self.wkv)
-        if self.layer.ca_state is not None:
-            rows = self._pool(rows, step.cache.slot_rows(self.layer.ca_state), main, step)
+        if self.layer.ca_state is None or self.wgate is None:
+            rows = self.operators.linear(u, self.wkv)
+        else:
+            rows = self._pool(u, self.wgate, step.cache.slot_rows(self.layer.ca_state), main, step)
         latent = rms_norm(rows, self.norm, self.eps)
         index = step.entries(main, self.layer.ratio)
         rotation = step.rotary[self.layer.rope].index_select(0, index.positions)
@@ -48,11 +46,14 @@ class Compressor(nn.Module):
         self.operators.kv_scatter(main, index.block, index.row, stored)
         return latent
 
-    def _pool(self, rows: Tensor, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
+    def _pool(self, u: Tensor, wgate: Matrix, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
+        """Pooled rows [C, head_dim] in the type of u; projections, ring and pooling are float32 under every policy."""
+        wide = u.to(torch.float32)
         index = step.ring(ring, self.layer.ratio - 1)
-        stored = ring.codec.encode(rows)
+        # kv | score: the row of the accumulator ring
+        stored = ring.codec.encode(torch.cat([self.operators.linear(wide, w) for w in (self.wkv, wgate)], 1))
         pool = ring.read_with(index.ring_offsets, stored)
         tokens = step.entries(main, self.layer.ratio).tokens
         latent = self.operators.pool_members(pool, index.pool.index_select(0, tokens))
         self.operators.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
-        return latent
+        return latent.to(u.dtype)

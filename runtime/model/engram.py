@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.batch import ForwardBatch
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators
 from deepinfer_gen.runtime.kernels.reference.norm import inverse_rms
 from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.plan_types import EngramPlan
-from deepinfer_gen.runtime.weights import Weights
+from deepinfer_gen.runtime.weights import TensorSource
 
 # Floor of |dot| under the square root of the gate; part of the formula.
 _GATE_FLOOR = 1e-6
@@ -40,23 +41,22 @@ class Engram(nn.Module):
 
     table: Tensor
     table_scale: Tensor
-    wkv: Tensor
-    qk_weight: Tensor
+    q_weight: Tensor
+    k_weight: Tensor
     multipliers: Tensor
     primes: Tensor
     offsets: Tensor
 
     def __init__(
-        self, weights: Weights, layer: int, plan: EngramPlan, constants: Constants, operators: ReferenceOperators
+        self, source: TensorSource, prefix: str, plan: EngramPlan, constants: Constants, operators: Operators
     ) -> None:
         super().__init__()
-        prefix = f"layers.{layer}.engram"
         self.operators, self.constants = operators, constants
-        self.register_buffer("table", weights.stored(f"{prefix}.embed.weight"))
-        self.register_buffer("table_scale", weights.stored(f"{prefix}.embed.scale"))
-        self.register_buffer("wkv", weights.decode(f"{prefix}.wkv.weight"))
-        # q and k weights only ever meet in their product.
-        self.register_buffer("qk_weight", weights.decode(f"{prefix}.q_weight") * weights.decode(f"{prefix}.k_weight"))
+        self.register_buffer("table", source.stored(f"{prefix}.embed.weight"))
+        self.register_buffer("table_scale", source.stored(f"{prefix}.embed.scale"))
+        self.wkv = Matrix(source, f"{prefix}.wkv")
+        self.register_buffer("q_weight", source.stored(f"{prefix}.q_weight"))
+        self.register_buffer("k_weight", source.stored(f"{prefix}.k_weight"))
         orders = constants.engram_max_ngram_size - 1
         self.register_buffer("multipliers", torch.tensor(plan.multipliers, dtype=torch.int64))
         self.register_buffer("primes", torch.tensor(plan.primes, dtype=torch.int64).view(orders, -1))
@@ -73,12 +73,14 @@ class Engram(nn.Module):
         return (torch.stack(hashes, 1).unsqueeze(2) % self.primes + self.offsets).flatten(1)
 
     def forward(self, x: Tensor, ngrams: Tensor) -> Tensor:
-        """Streams [T, n, d] plus the gated table value of each token's n-grams."""
+        """Streams [T, n, d] plus the gated table value of each token's n-grams; the gate is float32."""
         c = self.constants
         gathered = self.operators.engram_gather(self.table, self.table_scale, self.rows(ngrams))
         pair = self.operators.linear(gathered, self.wkv).view(-1, c.hc_mult + 1, c.hidden_size)
-        keys, value = pair[:, : c.hc_mult], pair[:, c.hc_mult :]
-        norms = inverse_rms(x, c.rms_norm_eps).mul_(inverse_rms(keys, c.rms_norm_eps))
-        dot = torch.linalg.vecdot(x * self.qk_weight, keys).unsqueeze(2).mul_(norms).mul_(c.hidden_size**-0.5)
+        keys, value = pair[:, : c.hc_mult].to(torch.float32), pair[:, c.hc_mult :].to(torch.float32)
+        wide = x.to(torch.float32)
+        norms = inverse_rms(wide, c.rms_norm_eps).mul_(inverse_rms(keys, c.rms_norm_eps))
+        weight = self.q_weight.to(torch.float32) * self.k_weight.to(torch.float32)
+        dot = torch.linalg.vecdot(wide * weight, keys).unsqueeze(2).mul_(norms).mul_(c.hidden_size**-0.5)
         gate = torch.sigmoid(dot.sign() * dot.abs().clamp(min=_GATE_FLOOR).sqrt())
-        return torch.addcmul(x, gate, value)
+        return torch.addcmul(wide, gate, value).to(x.dtype)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import RegionRows
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.rope import rotate_tail
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.plan_types import LayerPlan
-from deepinfer_gen.runtime.weights import Weights
+from deepinfer_gen.runtime.weights import TensorSource
 
 
 class IndexKeys(nn.Module):
     """Index keys of a KV source: a projection of the compressor's plain latent, taken before rotation."""
 
-    wk: Tensor
     norm: Tensor
 
-    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
-        prefix = f"layers.{layer.index}.attn.indexer"
+        prefix = f"{layer.prefix}.attn.indexer"
         self.operators, self.layer, self.eps = operators, layer, constants.rms_norm_eps
-        self.register_buffer("wk", weights.decode(f"{prefix}.wk.weight"))
-        self.register_buffer("norm", weights.decode(f"{prefix}.k_norm.weight"))
+        self.wk = Matrix(source, f"{prefix}.wk")
+        self.register_buffer("norm", source.stored(f"{prefix}.k_norm.weight"))
 
     def forward(self, latent: Tensor, keys: RegionRows, step: StepContext) -> None:
         """Store the keys of the entries [C, head_dim] that this step completes."""
@@ -39,26 +39,25 @@ class IndexKeys(nn.Module):
 class Indexer(nn.Module):
     """Scores with the keys of the layer's own KV source; a candidate source also publishes blocks to stay inside."""
 
-    wq_b: Tensor
-    weights_proj: Tensor
-
-    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
-        prefix = f"layers.{layer.index}.attn.indexer"
+        prefix = f"{layer.prefix}.attn.indexer"
         self.operators, self.layer, self.constants = operators, layer, constants
-        # Both factors of the scores' scale ride on the head weights.
-        scale = constants.index_head_dim**-0.5 * constants.index_n_heads**-0.5
-        self.register_buffer("wq_b", weights.decode(f"{prefix}.wq_b.weight"))
-        self.register_buffer("weights_proj", weights.decode(f"{prefix}.weights_proj.weight") * scale)
+        self.wq_b = Matrix(source, f"{prefix}.wq_b")
+        self.weights_proj = Matrix(source, f"{prefix}.weights_proj")
 
     def forward(self, u: Tensor, qr: Tensor, keys: RegionRows, step: StepContext) -> Tensor:
         """u [T, d] and the query latent qr [T, q_lora_rank] to chosen entries [T, S], ascending, -1 padded."""
         c = self.constants
         q = self.operators.linear(qr, self.wq_b).view(-1, c.index_n_heads, c.index_head_dim)
         index = step.entries(keys, self.layer.ratio)
+        # Queries are scored as keys are stored: both pass through the record format.
+        q = keys.codec.decode(keys.codec.encode(rotate_tail(q, step.rotation(self.layer.rope))))
+        # Both factors of the scores' scale ride on the head weights.
+        scale = c.index_head_dim**-0.5 * c.index_n_heads**-0.5
         scores = self.operators.index_scores(
-            rotate_tail(q, step.rotation(self.layer.rope)),
-            self.operators.linear(u, self.weights_proj),
+            q,
+            self.operators.linear(u, self.weights_proj).mul_(scale),
             keys,
             step.units,
             index.visible,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.model.attention import Attention
 from deepinfer_gen.runtime.model.constants import Constants
@@ -13,7 +13,7 @@ from deepinfer_gen.runtime.model.hyper_connection import HyperConnection
 from deepinfer_gen.runtime.model.moe import MixtureOfExperts
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan
-from deepinfer_gen.runtime.weights import Weights
+from deepinfer_gen.runtime.weights import TensorSource
 
 
 class Layer(nn.Module):
@@ -22,17 +22,24 @@ class Layer(nn.Module):
     attn_norm: Tensor
     ffn_norm: Tensor
 
-    def __init__(self, weights: Weights, layer: LayerPlan, constants: Constants, operators: ReferenceOperators) -> None:
+    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
-        prefix = f"layers.{layer.index}"
+        prefix = layer.prefix
         self.operators, self.eps = operators, constants.rms_norm_eps
-        self.engram = Engram(weights, layer.index, layer.engram, constants, operators) if layer.engram else None
-        self.attention_mix = HyperConnection(weights, f"{prefix}.hc_attn", constants, operators)
-        self.attention = Attention(weights, layer, constants, operators)
-        self.ffn_mix = HyperConnection(weights, f"{prefix}.hc_ffn", constants, operators)
-        self.ffn = MixtureOfExperts(weights, f"{prefix}.ffn", constants, operators)
-        self.register_buffer("attn_norm", weights.decode(f"{prefix}.attn_norm.weight"))
-        self.register_buffer("ffn_norm", weights.decode(f"{prefix}.ffn_norm.weight"))
+        self.engram = Engram(source, f"{prefix}.engram", layer.engram, constants, operators) if layer.engram else None
+        self.attention_mix = HyperConnection(source, f"{prefix}.hc_attn", constants, operators)
+        self.attention = Attention(source, layer, constants, operators)
+        self.ffn_mix = HyperConnection(source, f"{prefix}.hc_ffn", constants, operators)
+        self.ffn = MixtureOfExperts(
+            source,
+            f"{prefix}.ffn",
+            constants,
+            operators,
+            experts=layer.experts,
+            per_token=layer.experts_per_token,
+        )
+        self.register_buffer("attn_norm", source.stored(f"{prefix}.attn_norm.weight"))
+        self.register_buffer("ffn_norm", source.stored(f"{prefix}.ffn_norm.weight"))
 
     def forward(self, x: Tensor, pre: Tensor, step: StepContext) -> tuple[Tensor, Tensor]:
         """Streams [T, n, d] and the last sublayer's pre [T, n] to the same after this layer."""

@@ -10,48 +10,42 @@ from torch import Tensor, nn
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.batch import ForwardBatch
-from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.operators import Operators, ReferenceOperators
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.engram import ngram_classes
 from deepinfer_gen.runtime.model.layer import Layer
+from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.rope import rotary_table
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.model.token_map import engram_token_map
 from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan
-from deepinfer_gen.runtime.weights import LoadReport, Weights, load_weights
-
-_BUILT_POLICY = "float32_unquantized"
+from deepinfer_gen.runtime.weights import TensorSource, load_weights
 
 
 class Model(nn.Module):
-    """The backbone and the LM head. ``report`` says what was read from the checkpoint."""
+    """The backbone and the LM head, with weights as stored. ``report`` says what was read from the checkpoint."""
 
     embed: Tensor
-    head: Tensor
     norm: Tensor
     token_map: Tensor
     first_pre: Tensor
 
-    def __init__(self, plan: ModelPlan, weights: Weights, operators: ReferenceOperators, token_map: list[int]) -> None:
+    def __init__(self, plan: ModelPlan, source: TensorSource, operators: Operators, token_map: list[int]) -> None:
         super().__init__()
         c = Constants.of(plan)
-        self.plan, self.constants, self.operators, self.weights = plan, c, operators, weights
-        self.register_buffer("embed", weights.decode("embed.weight"))
-        self.register_buffer("head", weights.decode("head.weight"))
-        self.register_buffer("norm", weights.decode("norm.weight"))
+        self.plan, self.constants, self.operators, self.report = plan, c, operators, source.report
+        self.register_buffer("embed", source.stored("embed.weight"))
+        self.register_buffer("norm", source.stored("norm.weight"))
+        self.head = Matrix(source, "head")
         self.register_buffer("token_map", torch.tensor(token_map, dtype=torch.int64))
         self.register_buffer("first_pre", torch.eye(1, c.hc_mult))
         for name, rope in plan.rope.items():
             self.register_buffer(f"rotary_{name}", rotary_table(rope, c.qk_rope_head_dim, c.max_positions))
-        self.layers = nn.ModuleList(Layer(weights, layer, c, operators) for layer in plan.layers)
+        self.layers = nn.ModuleList(Layer(source, layer, c, operators) for layer in plan.layers)
         self.has_engram = any(layer.engram for layer in plan.layers)
-
-    @property
-    def report(self) -> LoadReport:
-        """Counts and bytes of the tensors read, checked and skipped."""
-        return self.weights.report
 
     def begin(self, batch: ForwardBatch, cache: KVCache) -> StepContext:
         """What the layers of one step share."""
@@ -74,7 +68,7 @@ class Model(nn.Module):
         return logits.clone()
 
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
-        embedded = self.embed.index_select(0, step.batch.input_ids)
+        embedded = self.embed.index_select(0, step.batch.input_ids).to(self.operators.numerics.activation)
         x = embedded.unsqueeze(1).repeat(1, self.constants.hc_mult, 1)
         pre = self.first_pre.expand(x.shape[0], -1)
         for layer in self.layers:
@@ -82,9 +76,9 @@ class Model(nn.Module):
         return self.logits(x.index_select(0, output_tokens), pre.index_select(0, output_tokens))
 
     def logits(self, x: Tensor, pre: Tensor) -> Tensor:
-        """LM head on streams [K, n, d] collapsed by the last FFN's pre [K, n]."""
+        """LM head on streams [K, n, d] collapsed by the last FFN's pre [K, n]; float32 [K, vocab_size]."""
         hidden = rms_norm(self.operators.hyper_collapse(x, pre), self.norm, self.constants.rms_norm_eps)
-        return self.operators.linear(hidden, self.head)
+        return self.operators.linear(hidden.to(torch.float32), self.head)
 
 
 def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Path) -> Model:
@@ -93,17 +87,16 @@ def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Pat
     Raises ``InputError`` for a policy that is not built, a kernel table that does not fit, and every fault of the
     checkpoint; nothing is half loaded.
     """
-    if plan.policy != _BUILT_POLICY or plan.constants.get("num_nextn_layers") or plan.yoco:
-        drafts = plan.constants.get("num_nextn_layers")
+    if plan.draft or plan.yoco or plan.policy not in NUMERICS:
         raise InputError(
             Diagnostic(
                 "DI346",
-                f"the runtime runs numerics.policy: {_BUILT_POLICY} without draft layers or prefill truncation; this"
-                f" engine has policy '{plan.policy}', {drafts} draft layers and {plan.yoco}",
+                f"the runtime runs the policies {', '.join(NUMERICS)} without draft layers or prefill truncation; this"
+                f" engine has policy '{plan.policy}', {plan.draft} and {plan.yoco}",
                 file="model_plan.py",
-                help=f"generate it with numerics.policy: {_BUILT_POLICY}, speculative.nextn: 0 and yoco.mode: off",
+                help="generate it with speculative.nextn: 0 and yoco.mode: off",
             )
         )
-    constants, operators = Constants.of(plan), ReferenceOperators(kernels)
+    constants, operators = Constants.of(plan), ReferenceOperators(kernels, NUMERICS[plan.policy])
     token_map = engram_token_map(folder, constants)
     return Model(plan, load_weights(plan, constants, folder), operators, token_map)

@@ -42,3 +42,16 @@ def _scale_groups(values: Tensor, scale: Tensor) -> Tensor:
     """Multiply the groups of each row of values [N, K] by their scales [N, groups]."""
     count, groups = scale.shape
     return (values.view(count, groups, -1) * decode_ue8m0(scale).unsqueeze(2)).view(count, -1)
+
+
+# Largest e4m3 value, and the smallest maximum of a group that a scale is made for.
+_E4M3_MAX, _MIN_AMAX, _GROUP = 448.0, 1e-4, 32
+
+
+def quantize_activation(x: Tensor) -> Tensor:
+    """x [..., K] rounded to e4m3 in groups of 32 with power-of-two scales, as float32."""
+    grouped = x.to(torch.float32).view(*x.shape[:-1], -1, _GROUP)
+    amax = grouped.abs().amax(-1, keepdim=True).clamp(min=_MIN_AMAX)
+    scale = torch.exp2(torch.ceil(torch.log2(amax / _E4M3_MAX)))
+    codes = (grouped / scale).clamp(-_E4M3_MAX, _E4M3_MAX).to(torch.float8_e4m3fn)
+    return (codes.to(torch.float32) * scale).view(x.shape)

@@ -23,9 +23,14 @@ def rotary_table(plan: RopePlan, dims: int, positions: int) -> Tensor:
 
 
 def rotate_tail(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate the last channels of x [T, D] or [T, H, D] in place by ``rotation`` complex64 [T, dims / 2]; returns x."""
+    """Rotate the last channels of x [T, D] or [T, H, D] in place by ``rotation`` complex64 [T, dims / 2]; returns x.
+
+    The product is float32, rounded once to the type of x.
+    """
     tail = x[..., -2 * rotation.shape[1] :]
     turn = rotation if x.dim() == 2 else rotation.unsqueeze(1)
-    pairs = torch.view_as_complex(tail.view(*tail.shape[:-1], rotation.shape[1], 2))
-    pairs.mul_(turn)
+    wide = tail.to(torch.float32)
+    torch.view_as_complex(wide.view(*tail.shape[:-1], rotation.shape[1], 2)).mul_(turn)
+    if wide is not tail:
+        tail.copy_(wide)
     return x

@@ -26,22 +26,28 @@ def mix(
     eps: float,
     tokens: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients of one site from the streams x [T, n, d].
+    """Coefficients of one site from the streams x [T, n, d], in float32.
 
     ``fn`` [n * (n + 2), n * d] has the rows pre | post | comb; ``base`` and ``scale`` [n * (n + 2)]. Returns pre
     [T, n], post [T, n] and comb [T, n, n].
     """
     count, streams, _ = x.shape
     joined = tiled(
-        lambda tile: _mix_tile(tile.flatten(1), fn, base, scale, streams, iterations, norm_eps, eps), tokens, x
+        lambda tile: _mix_tile(tile.to(torch.float32).flatten(1), fn, base, scale, streams, iterations, norm_eps, eps),
+        tokens,
+        x,
     )
     pre, post, comb = joined[:, :streams], joined[:, streams : 2 * streams], joined[:, 2 * streams :]
     return pre, post, comb.view(count, streams, streams)
 
 
 def collapse(x: Tensor, pre: Tensor, *, tokens: int) -> Tensor:
-    """The sublayer's input: sum over streams of pre[i] * x[i]; x [T, n, d], pre [T, n] to [T, d]."""
-    return tiled(lambda x_, pre_: torch.bmm(pre_.unsqueeze(1), x_).squeeze(1), tokens, x, pre)
+    """The sublayer's input: sum over streams of pre[i] * x[i]; x [T, n, d], float32 pre [T, n] to [T, d] like x."""
+
+    def product(x_: Tensor, pre_: Tensor) -> Tensor:
+        return torch.bmm(pre_.unsqueeze(1), x_.to(torch.float32)).squeeze(1).to(x.dtype)
+
+    return tiled(product, tokens, x, pre)
 
 
 def expand(y: Tensor, x: Tensor, post: Tensor, comb: Tensor, *, tokens: int) -> Tensor:
@@ -50,7 +56,7 @@ def expand(y: Tensor, x: Tensor, post: Tensor, comb: Tensor, *, tokens: int) -> 
 
 
 def _expand_tile(y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    return torch.baddbmm(post.unsqueeze(2) * y.unsqueeze(1), comb.transpose(1, 2), x)
+    return torch.baddbmm(post.unsqueeze(2) * y.unsqueeze(1), comb.transpose(1, 2), x.to(torch.float32)).to(x.dtype)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Dense products with a weight held as one float32 copy."""
+"""Dense products. Sums are float32 whatever the policy; the result is rounded once to the type of the input."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from deepinfer_gen.runtime.kernels.reference.tiles import tiled
+from deepinfer_gen.runtime.model.quant import quantize_activation
 
 
-def linear(x: Tensor, weight: Tensor, *, tokens: int) -> Tensor:
-    """x [T, in] times weight [out, in] transposed: [T, out], ``tokens`` rows at a time."""
-    return tiled(lambda tile: F.linear(tile, weight), tokens, x)
+def operand(x: Tensor, *, quantized: bool) -> Tensor:
+    """x [..., in] as it enters a product: float32, rounded to e4m3 in groups of 32 where ``quantized``."""
+    return quantize_activation(x) if quantized else x.to(torch.float32)
+
+
+def linear(x: Tensor, weight: Tensor, *, quantized: bool, tokens: int) -> Tensor:
+    """x [T, in] times float32 weight [out, in] transposed: [T, out] in the type of x, ``tokens`` rows at a time."""
+    return tiled(lambda tile: F.linear(operand(tile, quantized=quantized), weight).to(x.dtype), tokens, x)
 
 
 def grouped_linear(x: Tensor, weight: Tensor, *, tokens: int) -> Tensor:
-    """Block-diagonal product: x [T, groups, in], weight [groups, out, in] to [T, groups * out]."""
+    """Block-diagonal product: x [T, groups, in], float32 weight [groups, out, in] to [T, groups * out]."""
     transposed = weight.transpose(1, 2)
-    return tiled(lambda tile: torch.bmm(tile.transpose(0, 1), transposed).transpose(0, 1).flatten(1), tokens, x)
+
+    def product(tile: Tensor) -> Tensor:
+        return torch.bmm(tile.to(torch.float32).transpose(0, 1), transposed).transpose(0, 1).flatten(1).to(x.dtype)
+
+    return tiled(product, tokens, x)

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from deepinfer_gen.runtime.kernels.reference.linear import operand
 from deepinfer_gen.runtime.kernels.reference.tiles import tiles
 
 
-def swiglu(gate_up: Tensor, limit: float) -> Tensor:
-    """silu(min(gate, limit)) * clamp(up, -limit, limit); gate | up [N, 2 * I] to [N, I]."""
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
+def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """silu(min(gate, limit)) * clamp(up, -limit, limit) in float32; both [N, I]."""
+    return F.silu(gate.to(torch.float32).clamp(max=limit)) * up.to(torch.float32).clamp(-limit, limit)
 
 
 def moe_experts(
-    x: Tensor, chosen: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, *, limit: float, tokens: int
+    x: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    w13: Callable[[int], Tensor],
+    w2: Callable[[int], Tensor],
+    *,
+    experts: int,
+    limit: float,
+    quantized: bool,
+    tokens: int,
 ) -> Tensor:
-    """Sum over the chosen experts of w2(weight * swiglu(w13 x)).
+    """Sum over the chosen experts of w2(weight * swiglu(w13 x)), each result rounded to the type of x before the sum.
 
-    x [T, d]; ``chosen`` int64 and ``weights`` [T, k]; ``w13`` [E, 2 * I, d] is gate | up; ``w2`` [E, d, I]. The weight
-    is applied before w2. A row's k results are added in the order of ``chosen``, whatever else is in the batch.
-    Returns [T, d].
+    x [T, d]; ``chosen`` int64 and float32 ``weights`` [T, k]; ``w13(e)`` float32 [2 * I, d] is gate | up of expert e,
+    ``w2(e)`` [d, I]; they are asked once for each of the ``experts`` that has rows. The weight is applied before w2.
+    A row's k results are added in the order of ``chosen``, whatever else is in the batch. Returns float32 [T, d].
     """
     count, per_token = chosen.shape
     order = torch.argsort(chosen.view(-1), stable=True)
-    rows = x.index_select(0, order // per_token)
-    experts, sizes = _segments(torch.bincount(chosen.view(-1), minlength=w13.shape[0]).tolist(), tokens)
-    gate_up = x.new_empty((rows.shape[0], w13.shape[1]))
-    _grouped_mm(rows, experts, sizes, w13, gate_up)
-    hidden = swiglu(gate_up, limit).mul_(weights.view(-1).index_select(0, order).unsqueeze(1))
-    _grouped_mm(hidden, experts, sizes, w2, rows)
-    out = torch.empty_like(rows).index_copy_(0, order, rows)
-    return out.view(count, per_token, -1).sum(1)
-
-
-def _grouped_mm(x: Tensor, experts: list[int], sizes: list[int], weight: Tensor, out: Tensor) -> None:
-    """Each segment of x times its expert's weight [out, in] transposed, into the same segment of ``out``."""
-    transposed = weight.transpose(1, 2).unbind()
-    for expert, rows, target in zip(experts, torch.split(x, sizes), torch.split(out, sizes), strict=True):
-        torch.mm(rows, transposed[expert], out=target)
-
-
-def _segments(counts: list[int], tokens: int) -> tuple[list[int], list[int]]:
-    """Expert and length of each segment of the grouped rows: no empty ones, none longer than ``tokens``."""
-    experts, sizes = [], []
-    for expert, count in enumerate(counts):
-        for t in tiles(count, tokens):
-            experts.append(expert)
-            sizes.append(t.stop - t.start)
-    return experts, sizes
+    rows = operand(x, quantized=quantized).index_select(0, order // per_token)
+    row_weights = weights.view(-1).index_select(0, order).unsqueeze(1)
+    results = torch.empty_like(rows)
+    start = 0
+    for expert, size in enumerate(torch.bincount(chosen.view(-1), minlength=experts).tolist()):
+        if size:
+            up_matrix, down_matrix = w13(expert).t(), w2(expert).t()
+        for t in tiles(size, tokens):
+            segment = slice(start + t.start, start + t.stop)
+            gate, up = torch.mm(rows[segment], up_matrix).to(x.dtype).chunk(2, -1)
+            hidden = swiglu(gate, up, limit).mul_(row_weights[segment]).to(x.dtype)
+            results[segment] = torch.mm(operand(hidden, quantized=quantized), down_matrix).to(x.dtype)
+        start += size
+    return torch.empty_like(results).index_copy_(0, order, results).view(count, per_token, -1).sum(1)

@@ -37,39 +37,48 @@ class EntryRows:
 
 
 def sparse_attention(
-    q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float, queries: int
+    q: Tensor,
+    window: WindowRows,
+    entries: EntryRows | None,
+    sink: Tensor,
+    *,
+    scale: float,
+    probabilities: torch.dtype,
+    queries: int,
 ) -> Tensor:
     """Softmax over the valid rows with a per-head sink in the denominator only; keys are also the values.
 
-    q [T, H, D]; ``sink`` [H], not scaled. Returns [T, H, D], computed for ``queries`` rows at a time.
+    q [T, H, D]; float32 ``sink`` [H], not scaled. Scores and sums are float32; each weight, relative to the largest of
+    its query and head, is rounded to ``probabilities`` before it meets its value. Returns [T, H, D] in the type of q,
+    computed for ``queries`` rows at a time.
     """
-    if entries is None:
-        return tiled(
-            lambda q_, index, valid: _attend(q_ * scale, [window.rows_of(index)], [valid], sink),
-            queries,
-            q,
-            window.index,
-            window.valid,
-        )
 
-    def attend(q_: Tensor, index: Tensor, valid: Tensor, offsets: Tensor, chosen: Tensor) -> Tensor:
-        # A pad points at bytes of another owner: its weight is 0 and so must its value be.
-        read = entries.region.read(offsets).masked_fill(~chosen.unsqueeze(2), 0.0)
-        return _attend(q_ * scale, [window.rows_of(index), read], [valid, chosen], sink)
+    def attend(q_: Tensor, index: Tensor, valid: Tensor, *chosen: Tensor) -> Tensor:
+        keys, masks = [window.rows_of(index)], [valid]
+        if entries is not None:
+            offsets, mask = chosen
+            # A pad points at bytes of another owner: its weight is 0 and so must its value be.
+            keys.append(entries.region.read(offsets).masked_fill(~mask.unsqueeze(2), 0.0))
+            masks.append(mask)
+        return _attend(q_.to(torch.float32) * scale, keys, masks, sink, probabilities).to(q.dtype)
 
-    return tiled(attend, queries, q, window.index, window.valid, entries.offsets, entries.valid)
+    chosen = () if entries is None else (entries.offsets, entries.valid)
+    return tiled(attend, queries, q, window.index, window.valid, *chosen)
 
 
-def _attend(q: Tensor, keys: list[Tensor], valid: list[Tensor], sink: Tensor) -> Tensor:
+def _attend(q: Tensor, keys: list[Tensor], valid: list[Tensor], sink: Tensor, probabilities: torch.dtype) -> Tensor:
     """Scaled queries [t, H, D] over several sets of keys [t, K, D], masked by ``valid`` [t, K]."""
     scores = [
         torch.bmm(q, k.transpose(1, 2)).masked_fill_(~m.unsqueeze(1), -torch.inf)
         for k, m in zip(keys, valid, strict=True)
     ]
     column = sink.view(1, -1, 1).expand(q.shape[0], -1, 1)
-    probabilities = torch.softmax(torch.cat([*scores, column], 2), 2)
+    joined = torch.cat([*scores, column], 2)
+    weights = torch.exp(joined - joined.amax(2, keepdim=True))
+    total = weights.sum(2, keepdim=True)
+    rounded = weights.to(probabilities).to(torch.float32)
     out, start = torch.zeros_like(q), 0
     for k in keys:
-        out.baddbmm_(probabilities[..., start : start + k.shape[1]], k)
+        out.baddbmm_(rounded[..., start : start + k.shape[1]], k)
         start += k.shape[1]
-    return out
+    return out.div_(total)

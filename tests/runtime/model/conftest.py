@@ -140,7 +140,10 @@ def tiny_engine(
     layers = tuple(
         LayerPlan(
             index=i,
+            prefix=f"layers.{i}",
             ratio=RATIOS[i],
+            experts=16,
+            experts_per_token=3,
             rope="compressed" if RATIOS[i] else "base",
             kv_source=KV_SOURCES[i],
             index_source=INDEX_SOURCES[i],
@@ -155,7 +158,7 @@ def tiny_engine(
         for i in range(NUM_LAYERS)
     )
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers), layout)
+    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, None), layout)
 
 
 def _entry(region: Region) -> dict[str, Any]:

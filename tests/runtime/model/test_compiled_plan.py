@@ -32,7 +32,19 @@ def test_constants_roles_and_tables(plan: Plan, engine: Any) -> None:
     assert changed <= {"max_positions"}
     assert found.rope == expected.rope
     for one, other in zip(found.layers, expected.layers, strict=True):
-        for name in ("index", "ratio", "rope", "kv_source", "index_source", "candidate_role", "engram", "stored"):
+        for name in (
+            "index",
+            "prefix",
+            "ratio",
+            "experts",
+            "experts_per_token",
+            "rope",
+            "kv_source",
+            "index_source",
+            "candidate_role",
+            "engram",
+            "stored",
+        ):
             assert getattr(one, name) == getattr(other, name), f"layer {one.index}: {name}"
 
 

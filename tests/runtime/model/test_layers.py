@@ -47,7 +47,7 @@ def forced(model: Any, engine: Any, layer_oracle: Mapping[str, Any]) -> dict[str
         hooks.append(layer.attention_mix.register_forward_hook(keep(("attn_mix_in", "attn_mix"))))
     with torch.no_grad():
         step = model.begin(batch, KVCache(engine.layout, torch.device("cpu")))
-        x = model.embed[batch.input_ids].unsqueeze(1).repeat(1, 4, 1)
+        x = model.embed[batch.input_ids].float().unsqueeze(1).repeat(1, 4, 1)
         pre = model.first_pre.expand(count, -1)
         for index, layer in enumerate(model.layers):
             found[f"stream_{index}"], found[f"ffn_pre_{index}"] = layer(x, pre, step)

@@ -13,6 +13,7 @@ from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.plan_types import DraftPlan
 
 
 def context(driver: Any, batch: ForwardBatch) -> StepContext:
@@ -52,7 +53,7 @@ def test_trap_14_bias_chooses_and_does_not_weigh(model: Any) -> None:
     ffn = model.layers[3].ffn
     u = torch.randn(9, 128, generator=torch.Generator().manual_seed(0))
     chosen, weights = ffn.route(u)
-    scores = torch.nn.functional.softplus(u @ ffn.gate.t()).sqrt()
+    scores = torch.nn.functional.softplus(u @ ffn.gate.decode().t()).sqrt()
     torch.testing.assert_close(weights.sum(1), torch.full((9,), 1.5))
     picked = scores.gather(1, chosen)
     torch.testing.assert_close(weights, picked / picked.sum(1, keepdim=True) * 1.5)
@@ -95,9 +96,10 @@ def test_a_row_gives_the_same_alone_and_beside_others(make_driver: Any, oracle: 
 def test_what_is_not_built_is_refused(change: str, engine: Any, helpers: Any, checkpoint: Any) -> None:
     plan = engine.plan
     if change == "policy":
-        plan, expected = helpers.replace(plan, policy="bf16"), r"DI346.*'bf16'"
+        plan, expected = helpers.replace(plan, policy="fp64"), r"DI346.*'fp64'"
     elif change == "draft layers":
-        plan, expected = helpers.replace(plan, constants={**plan.constants, "num_nextn_layers": 3}), "DI346.*3 draft"
+        draft = DraftPlan(nextn=5, block_size=5, noise_token_id=3, target_layers=(7, 8, 9), layers=())
+        plan, expected = helpers.replace(plan, draft=draft), "DI346.*DraftPlan"
     else:
         constants = {k: v for k, v in plan.constants.items() if k != "hc_eps"}
         plan, expected = helpers.replace(plan, constants=constants), "DI343.*hc_eps.*absent"
