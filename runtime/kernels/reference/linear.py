@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from deepinfer_gen.runtime.block_formats import quantize_activation
 from deepinfer_gen.runtime.kernels.reference.tiles import tiled
-from deepinfer_gen.runtime.model.quant import quantize_activation
 
 
 def operand(x: Tensor, *, quantized: bool) -> Tensor:
