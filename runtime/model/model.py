@@ -68,12 +68,15 @@ class Model(nn.Module):
         return logits.clone()
 
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
-        embedded = self.embed.index_select(0, step.batch.input_ids).to(self.operators.numerics.activation)
-        x = embedded.unsqueeze(1).repeat(1, self.constants.hc_mult, 1)
-        pre = self.first_pre.expand(x.shape[0], -1)
+        x, pre = self.first_streams(step.batch.input_ids)
         for layer in self.layers:
             x, pre = layer(x, pre, step)
         return self.logits(x.index_select(0, output_tokens), pre.index_select(0, output_tokens))
+
+    def first_streams(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Ids [T] to n copies of their embeddings [T, n, d], and pre [T, n] that picks the first."""
+        embedded = self.embed.index_select(0, ids).to(self.operators.numerics.activation)
+        return embedded.unsqueeze(1).repeat(1, self.constants.hc_mult, 1), self.first_pre.expand(len(ids), -1)
 
     def logits(self, x: Tensor, pre: Tensor) -> Tensor:
         """LM head on streams [K, n, d] collapsed by the last FFN's pre [K, n]; float32 [K, vocab_size]."""

@@ -72,10 +72,11 @@ def _attend(q: Tensor, keys: list[Tensor], valid: list[Tensor], sink: Tensor, pr
         torch.bmm(q, k.transpose(1, 2)).masked_fill_(~m.unsqueeze(1), -torch.inf)
         for k, m in zip(keys, valid, strict=True)
     ]
-    column = sink.view(1, -1, 1).expand(q.shape[0], -1, 1)
-    joined = torch.cat([*scores, column], 2)
-    weights = torch.exp(joined - joined.amax(2, keepdim=True))
-    total = weights.sum(2, keepdim=True)
+    joined = torch.cat(scores, 2)
+    # Weights are relative to the best row, not to a sink above it: rounding them then loses the least.
+    best = joined.amax(2, keepdim=True)
+    weights = torch.exp(joined.sub_(best))
+    total = weights.sum(2, keepdim=True).add_(torch.exp(sink.view(1, -1, 1) - best))
     rounded = weights.to(probabilities).to(torch.float32)
     out, start = torch.zeros_like(q), 0
     for k in keys:

@@ -126,6 +126,21 @@ def test_attention_equals_a_loop(tile: int, seed: int) -> None:
             close(found[t, h], scores @ keys / (scores.sum() + sink[h].exp()))
 
 
+def test_rounded_weights_are_relative_to_the_best_row_even_below_the_sink() -> None:
+    """The reference's running maximum never sees the sink; relative to the sink the bfloat16 weights are others."""
+    q, keys, sink = rand(1, 1, 4), rand(6, 4, seed=1), torch.tensor([3.0])
+    window = WindowRows(keys, torch.arange(6).view(1, 6), torch.ones(1, 6, dtype=torch.bool))
+    found = sparse_attention(q, window, None, sink, scale=1.0, probabilities=torch.bfloat16, queries=1)[0, 0]
+    scores = (keys @ q[0, 0]).double()
+    outcomes = []
+    for highest in (scores.max(), sink[0].double()):
+        weights = (scores - highest).exp()
+        rounded = weights.float().bfloat16().double()
+        outcomes.append(rounded @ keys.double() / (weights.sum() + (sink[0].double() - highest).exp()))
+    torch.testing.assert_close(found.double(), outcomes[0], rtol=1e-6, atol=1e-7)
+    assert (outcomes[0] - outcomes[1]).abs().max() > 1e-4
+
+
 @settings(max_examples=20, deadline=None)
 @given(queries=st.integers(1, 6), entries=st.integers(1, 12), width=st.integers(1, 11))
 def test_index_scores_equal_a_loop(queries: int, entries: int, width: int) -> None:
