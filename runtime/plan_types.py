@@ -71,10 +71,21 @@ class YocoPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertStarts:
+    """Routed experts of each EP rank: rank r reads those from entry r up to entry r + 1.
+
+    ``draft`` is for the draft layers, empty where nothing is drafted.
+    """
+
+    backbone: tuple[int, ...]
+    draft: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """Every model constant that the runtime needs, by the released names, and the layers in order.
 
-    ``yoco`` is None where every layer sees every prompt row.
+    ``yoco`` is None where every layer sees every prompt row, ``expert_starts`` where one rank holds all experts.
     """
 
     preset: str
@@ -83,6 +94,7 @@ class ModelPlan:
     rope: Mapping[str, RopePlan]
     yoco: YocoPlan | None
     layers: tuple[LayerPlan, ...]
+    expert_starts: ExpertStarts | None = None
 
 
 @dataclass(frozen=True, slots=True)

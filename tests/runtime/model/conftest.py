@@ -172,6 +172,7 @@ CONSTANTS: Mapping[str, int | float | str] = {
     "engram_compressed_vocab_size": 259, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "weight_tile": 32,
     "expert_dtype": "fp4", "max_positions": 512, "num_nextn_layers": 0, "n_mtp_layers_in_checkpoint": 3,
     "dspark_n_routed_experts": 8, "dspark_markov_rank": 32, "dspark_num_target_layers": 3,
+    "weight_tile_rows": 32, "weight_tile_columns": 32,
 }  # fmt: skip
 
 
