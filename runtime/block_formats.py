@@ -76,6 +76,18 @@ def dequantize_nvfp4(data: Tensor, scale: Tensor) -> Tensor:
     return _scaled(decode_e2m1(data), decode_e4m3(scale))
 
 
+def dequantize_tiles(data: Tensor, scale: Tensor, tile: tuple[int, int]) -> Tensor:
+    """The float32 values [N, K] of a weight: e4m3 codes [N, K], one ue8m0 scale for each tile of (rows, columns).
+
+    ``scale`` is [ceil(N / rows), ceil(K / columns)]; tiles at the end may be cut.
+    """
+    (n, k), (rows, columns) = data.shape, tile
+    if n % rows:
+        data = torch.nn.functional.pad(data, (0, 0, 0, -n % rows))
+    factors = decode_ue8m0(scale).repeat_interleave(columns, 1)[:, :k]
+    return decode_e4m3(data).view(-1, rows, k).mul_(factors.unsqueeze(1)).view(-1, k)[:n]
+
+
 def quantize_activation(x: Tensor) -> Tensor:
     """What a quantised product sees of its activations: floats [..., K] to the float32 values of their mxfp8 form.
 

@@ -93,10 +93,22 @@ class DraftPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertStarts:
+    """Routed experts of each EP rank: rank r reads those from entry r up to entry r + 1.
+
+    ``draft`` is for the draft layers, empty where nothing is drafted.
+    """
+
+    backbone: tuple[int, ...]
+    draft: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPlan:
     """Every model constant that the runtime needs, by the released names, and the backbone's layers in order.
 
-    ``yoco`` is None where every layer sees every prompt row, ``draft`` where nothing is drafted.
+    ``yoco`` is None where every layer sees every prompt row, ``draft`` where nothing is drafted,
+    ``expert_starts`` where one rank holds all experts.
     """
 
     preset: str
@@ -106,6 +118,7 @@ class ModelPlan:
     yoco: YocoPlan | None
     layers: tuple[LayerPlan, ...]
     draft: DraftPlan | None
+    expert_starts: ExpertStarts | None
 
 
 @dataclass(frozen=True, slots=True)

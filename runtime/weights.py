@@ -1,35 +1,46 @@
-"""The weights of one checkpoint, checked in full before any is used, held as stored and decoded on request."""
+"""The weights of one checkpoint, checked in full before any is read, and handed out as stored."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.checkpoint_table import TensorSpec
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.quant import decode_e4m3_tiles, decode_mxfp4_rows
 from deepinfer_gen.runtime.plan_types import ModelPlan
-from deepinfer_gen.runtime.weights_files import INDEX_NAME, MappedShards, StoredTensor, read_header, read_index
-from deepinfer_gen.runtime.weights_names import DRAFT_PREFIX, SKIPPED_PREFIXES, TensorSpec, expected_tensors
+from deepinfer_gen.runtime.weights_check import check_tensors, open_shards
+from deepinfer_gen.runtime.weights_files import Shard, read_index
+from deepinfer_gen.runtime.weights_header import StoredTensor
+from deepinfer_gen.runtime.weights_names import SKIPPED_PREFIXES, Demand, demand
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# A wrong checkpoint can differ in every tensor; the first faults say what is wrong.
-_SHOWN_FAULTS = 20
+# 8-bit floats, exponents and packed nibbles stay bytes.
+_TORCH_TYPES = {
+    "F8_E4M3": torch.uint8,
+    "F8_E8M0": torch.uint8,
+    "I8": torch.uint8,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a checkpoint held: ``loaded`` tensors, ``checked`` only (draft layers not used), ``skipped`` (vision)."""
+    """What a checkpoint holds for one EP rank: tensors, and their bytes as stored.
+
+    ``loaded`` are the rank's own, ``elsewhere`` the routed experts of other ranks, ``checked`` draft layers that are
+    not used, ``skipped`` the vision tower. Headers of all are checked; only ``loaded`` are read.
+    """
 
     shards: int
     loaded: int
     loaded_bytes: int
+    elsewhere: int
+    elsewhere_bytes: int
     checked: int
     checked_bytes: int
     skipped: int
@@ -37,144 +48,135 @@ class LoadReport:
 
 
 class TensorSource(Protocol):
-    """Where the modules take their tensors from, by released name."""
+    """Tensors of one EP rank by released name. A name that the rank does not hold is a ``KeyError``."""
 
     @property
-    def tile(self) -> int:
-        """Side of the square of a dense FP8 weight that shares one scale byte."""
-        ...
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a dense FP8 weight that share one scale byte."""
 
     @property
     def report(self) -> LoadReport:
-        """Counts and bytes of the tensors read, checked and skipped."""
-        ...
+        """Counts and bytes of the checkpoint."""
 
     def spec(self, name: str) -> TensorSpec:
         """Stored type and shape."""
-        ...
 
     def stored(self, name: str) -> Tensor:
-        """The tensor as stored; 8-bit floats and packed integers as uint8."""
-        ...
+        """The tensor in its stored type, owned by the caller; 8-bit floats and packed nibbles as uint8."""
 
     def stack(self, names: Sequence[str]) -> Tensor:
-        """Equal tensors as one [len(names), ...]."""
-        ...
+        """Tensors of equal type and shape as one, [len(names), ...], owned by the caller."""
 
 
 class Weights:
-    """Tensors by released name, from the mapped files."""
+    """A ``TensorSource`` over mapped shards: each tensor is copied once into its place, and its pages are given back.
 
-    def __init__(self, folder: Path, tensors: Mapping[str, StoredTensor], tile: int, report: LoadReport) -> None:
-        self._shards = MappedShards(folder)
-        self._tensors = tensors
-        self.tile = tile
+    ``read_bytes`` counts what was copied so far.
+    """
+
+    def __init__(
+        self,
+        shards: Mapping[str, Shard],
+        tensors: Mapping[str, StoredTensor],
+        tile: tuple[int, int],
+        report: LoadReport,
+    ) -> None:
+        self._shards, self._tensors, self.tile = shards, tensors, tile
         self.report = report
+        self.read_bytes = 0
 
     def spec(self, name: str) -> TensorSpec:
         """Stored type and shape."""
         return self._tensors[name].spec
 
     def stored(self, name: str) -> Tensor:
-        """The tensor as it is in the file; 8-bit floats and packed integers as uint8."""
-        return self._shards.tensor(self._tensors[name])
+        """The tensor in its stored type, owned by the caller; 8-bit floats and packed nibbles as uint8."""
+        return self._read([name], self.spec(name).shape)
 
     def stack(self, names: Sequence[str]) -> Tensor:
-        """Equal tensors as one [len(names), ...]."""
-        return torch.stack([self.stored(name) for name in names])
+        """Tensors of equal type and shape as one, [len(names), ...], owned by the caller."""
+        return self._read(names, _stacked(self, names).shape)
 
-    def decode(self, name: str) -> Tensor:
-        """One float32 copy of a tensor; a quantised ``X.weight`` is scaled by its ``X.scale``."""
-        stored = self.stored(name)
-        kind = self._tensors[name].spec.dtype
-        if kind == "F8_E4M3":
-            return decode_e4m3_tiles(stored, self._scale(name), self.tile)
-        if kind == "I8":
-            return decode_mxfp4_rows(stored, self._scale(name))
-        return stored.to(torch.float32, copy=True)
-
-    def _scale(self, name: str) -> Tensor:
-        return self.stored(f"{name.removesuffix('weight')}scale")
+    def _read(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+        tensors = [self._tensors[name] for name in names]
+        size = tensors[0].stop - tensors[0].start
+        place = torch.empty(size * len(tensors), dtype=torch.uint8)
+        bytes_ = place.numpy().data
+        for number, stored in enumerate(tensors):
+            self._shards[stored.shard].copy(stored, bytes_[number * size : (number + 1) * size])
+        self.read_bytes += place.numel()
+        return place.view(_TORCH_TYPES[tensors[0].spec.dtype]).view(shape)
 
 
-def load_weights(plan: ModelPlan, constants: Constants, folder: Path) -> Weights:
-    """Check every tensor of the checkpoint against the plan, then open it.
+class MetaWeights:
+    """A ``TensorSource`` without a file: the tensors that the plan demands, on the meta device."""
 
-    ``InputError`` lists the faults, each naming the tensor, its shard, what is expected and what was found: missing,
-    extra or duplicate tensors, wrong types or shapes, absent or truncated shards, an index that leaves the folder.
+    def __init__(self, plan: ModelPlan, constants: Constants, ep_rank: int = 0, ep_size: int = 1) -> None:
+        wanted = demand(plan, constants, ep_rank, ep_size)
+        self._specs = wanted.held
+        self.tile = _tile(constants)
+        self.report = _report(wanted, shards=0, skipped=())
+
+    def spec(self, name: str) -> TensorSpec:
+        """Stored type and shape."""
+        return self._specs[name]
+
+    def stored(self, name: str) -> Tensor:
+        """An empty tensor of the stored type and shape."""
+        return _empty(self.spec(name))
+
+    def stack(self, names: Sequence[str]) -> Tensor:
+        """An empty tensor [len(names), ...]."""
+        return _empty(_stacked(self, names))
+
+
+def load_weights(plan: ModelPlan, constants: Constants, folder: Path, ep_rank: int = 0, ep_size: int = 1) -> Weights:
+    """Check every tensor of the checkpoint in ``folder`` against the plan, then open it for rank ``ep_rank``.
+
+    Every rank checks the headers of all shards. ``InputError`` lists the faults, each naming the tensor, its shard,
+    what is expected and what was found: missing, extra or duplicate tensors, wrong types or shapes, absent or truncated
+    shards, an index that leaves the folder; DI400 for a group that the engine was not compiled for.
     """
+    wanted = demand(plan, constants, ep_rank, ep_size)
     index = read_index(folder)
-    shards = sorted(set(index.values()))
-    found: dict[str, StoredTensor] = {}
-    faults: list[Diagnostic] = []
-    for shard in shards:
-        for name, stored in read_header(folder, shard).items():
-            if name in found:
-                message = f"tensor '{name}' lies in '{found[name].shard}' and again here"
-                faults.append(Diagnostic("DI356", message, file=shard, help="a tensor lies in one shard"))
-            found.setdefault(name, stored)
-    expected = expected_tensors(plan, constants)
-    faults += _index_faults(index, found, expected)
-    faults += _tensor_faults(expected, index, found)
-    if faults:
-        shown = faults[:_SHOWN_FAULTS]
-        if len(faults) > len(shown):
-            rest = f"{len(faults) - len(shown)} more tensors differ from the engine's model"
-            shown.append(Diagnostic("DI359", rest, file=INDEX_NAME, help="is this the engine's checkpoint?"))
-        raise InputError(shown)
-    skipped = {n: t for n, t in found.items() if n.startswith(SKIPPED_PREFIXES)}
-    checked = {n: t for n, t in found.items() if n.startswith(DRAFT_PREFIX)}
-    loaded = {n: t for n, t in found.items() if n not in skipped and n not in checked}
-    report = LoadReport(
-        shards=len(shards),
-        loaded=len(loaded),
-        loaded_bytes=_bytes(loaded),
-        checked=len(checked),
-        checked_bytes=_bytes(checked),
-        skipped=len(skipped),
-        skipped_bytes=_bytes(skipped),
+    shards = open_shards(folder, index)
+    found = check_tensors(index, shards, wanted.all)
+    index.compare_total(sum(t.spec.nbytes for t in found.values()))
+    skipped = [t.spec for name, t in found.items() if name.startswith(SKIPPED_PREFIXES)]
+    report = _report(wanted, shards=len(shards), skipped=skipped)
+    return Weights(shards, {name: found[name] for name in wanted.held}, _tile(constants), report)
+
+
+def _tile(constants: Constants) -> tuple[int, int]:
+    return constants.weight_tile_rows, constants.weight_tile_columns
+
+
+def _report(wanted: Demand, *, shards: int, skipped: Iterable[TensorSpec]) -> LoadReport:
+    loaded, elsewhere, checked, left = (
+        [spec.nbytes for spec in specs]
+        for specs in (wanted.held.values(), wanted.elsewhere.values(), wanted.checked.values(), skipped)
     )
-    return Weights(folder, loaded, constants.weight_tile, report)
+    return LoadReport(
+        shards=shards,
+        loaded=len(loaded),
+        loaded_bytes=sum(loaded),
+        elsewhere=len(elsewhere),
+        elsewhere_bytes=sum(elsewhere),
+        checked=len(checked),
+        checked_bytes=sum(checked),
+        skipped=len(left),
+        skipped_bytes=sum(left),
+    )
 
 
-def _bytes(tensors: Mapping[str, StoredTensor]) -> int:
-    return sum(t.stop - t.start for t in tensors.values())
+def _stacked(source: TensorSource, names: Sequence[str]) -> TensorSpec:
+    """Type and shape of the tensors stacked; ``ValueError`` where they differ or there are none."""
+    specs = {name: source.spec(name) for name in names}
+    if len(set(specs.values())) != 1:
+        raise ValueError(f"tensors of one type and shape can be stacked, these are {specs}")
+    spec = specs[names[0]]
+    return TensorSpec(spec.dtype, (len(names), *spec.shape))
 
 
-def _index_faults(
-    index: Mapping[str, str], found: Mapping[str, StoredTensor], expected: Collection[str]
-) -> Iterator[Diagnostic]:
-    for name, shard in index.items():
-        if name not in found and name not in expected:
-            message = f"tensor '{name}' is listed in '{shard}', which does not hold it"
-            yield Diagnostic("DI355", message, file=INDEX_NAME, help="index and shards must agree")
-    for name, stored in found.items():
-        listed = index.get(name)
-        if listed is None:
-            message = f"tensor '{name}' lies in this shard and the index does not list it"
-            yield Diagnostic("DI355", message, file=stored.shard, help="index and shards must agree")
-        elif listed != stored.shard:
-            message = f"tensor '{name}' is listed in '{listed}' and lies in '{stored.shard}'"
-            yield Diagnostic("DI355", message, file=INDEX_NAME, help="index and shards must agree")
-
-
-def _tensor_faults(
-    expected: Mapping[str, TensorSpec], index: Mapping[str, str], found: Mapping[str, StoredTensor]
-) -> Iterator[Diagnostic]:
-    for name, spec in expected.items():
-        wanted = f"{spec.dtype} {list(spec.shape)}"
-        stored = found.get(name)
-        if stored is None:
-            place = f"shard '{index[name]}' does not hold it" if name in index else "the index does not list it"
-            message = f"tensor '{name}' is missing: expected {wanted}, {place}"
-            yield Diagnostic("DI354", message, file=index.get(name, INDEX_NAME), help="use the engine's checkpoint")
-        elif stored.spec.shape != spec.shape:
-            message = f"tensor '{name}' has shape {list(stored.spec.shape)}, expected {wanted}"
-            yield Diagnostic("DI357", message, file=stored.shard, help="use the engine's checkpoint")
-        elif stored.spec.dtype != spec.dtype:
-            message = f"tensor '{name}' has type {stored.spec.dtype}, expected {wanted}"
-            yield Diagnostic("DI358", message, file=stored.shard, help="use the engine's checkpoint")
-    for name, stored in found.items():
-        if name not in expected and not name.startswith(SKIPPED_PREFIXES):
-            message = f"tensor '{name}' {stored.spec.dtype} {list(stored.spec.shape)} is not part of the engine's model"
-            yield Diagnostic("DI355", message, file=stored.shard, help="use the engine's checkpoint")
+def _empty(spec: TensorSpec) -> Tensor:
+    return torch.empty(spec.shape, dtype=_TORCH_TYPES[spec.dtype], device="meta")

@@ -1,151 +1,156 @@
-"""Reading a folder of safetensors shards strictly: the index, every header, and tensors mapped from the files."""
+"""A folder of safetensors shards: its index, and shards mapped into memory from which tensors are copied."""
 
 from __future__ import annotations
 
-import json
-import math
+import logging
+import mmap
+import os
+import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
-from deepinfer_gen.runtime.weights_names import TensorSpec
+from deepinfer_gen.runtime.consistency import short
+from deepinfer_gen.runtime.weights_header import AGAIN, MalformedError, StoredTensor, parse_header, strict_object
+
+logger = logging.getLogger(__name__)
 
 INDEX_NAME = "model.safetensors.index.json"
-# Bytes per element; e8m0 and e4m3 are kept as bytes until they are decoded.
-_ELEMENT_BYTES = {"F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I64": 8}
-_TORCH_TYPES = {
-    "F8_E4M3": torch.uint8,
-    "F8_E8M0": torch.uint8,
-    "I8": torch.uint8,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-}
 # The same bound as the safetensors library: a longer header is a corrupt length.
 _MAX_HEADER_BYTES = 100_000_000
-# What parsing JSON of another shape than expected raises.
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+# A copy gives its mapped pages back this often, so that they never add up to a tensor.
+_PIECE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where a tensor lies: shard file name, type, shape, and byte range in the file."""
+class Index:
+    """Tensor name to shard file name, and the bytes of all tensors as the index states them, if it does."""
 
-    shard: str
-    spec: TensorSpec
-    start: int
-    stop: int
+    shard_of: Mapping[str, str]
+    total_size: int | None
+
+    @property
+    def shards(self) -> dict[str, str]:
+        """Every shard, and the first tensor that should lie in it."""
+        return {shard: name for name, shard in reversed(list(self.shard_of.items()))}
+
+    def compare_total(self, found: int) -> None:
+        """Warn where the shards hold another number of bytes.
+
+        Tools disagree on what they count there, and every tensor is checked by itself, so this refuses nothing.
+        """
+        if self.total_size not in (None, found):
+            logger.warning("%s states total_size %d; its shards hold %d bytes", INDEX_NAME, self.total_size, found)
 
 
-class DuplicateKeyError(ValueError):
-    """A JSON object names one key twice."""
+def read_index(folder: Path) -> Index:
+    """The index of ``folder``. Every shard that it names is a plain file name.
 
-
-def read_index(folder: Path) -> dict[str, str]:
-    """Tensor name to shard file name; every shard is a plain name inside ``folder`` and exists."""
-    path = folder / INDEX_NAME
+    Raises ``InputError``: DI350 (no index, or unreadable), DI351 (a name that is no file name inside the folder).
+    """
     try:
-        content = json.loads(path.read_bytes(), object_pairs_hook=_unique)
-        mapping = content["weight_map"]
-        if not isinstance(mapping, dict) or not all(isinstance(v, str) for v in mapping.values()):
-            raise ValueError("weight_map is not an object of file names")
-    except FileNotFoundError as error:
-        raise _fault("DI350", f"'{folder}' has no {INDEX_NAME}", INDEX_NAME, "name a checkpoint folder") from error
-    except (OSError, *_MALFORMED) as error:
-        raise _fault("DI350", f"the index cannot be read: {error}", INDEX_NAME) from error
+        descriptor = _open(folder / INDEX_NAME)
+        with open(descriptor, "rb") as file:
+            raw = file.read(_MAX_HEADER_BYTES + 1)
+        if len(raw) > _MAX_HEADER_BYTES:
+            raise MalformedError(f"it is longer than {_MAX_HEADER_BYTES} bytes")
+        content = strict_object(raw)
+    except FileNotFoundError as fault:
+        message = f"'{folder}' has no {INDEX_NAME}"
+        raise InputError(Diagnostic("DI350", message, file=INDEX_NAME, help="name a checkpoint folder")) from fault
+    except (OSError, MalformedError) as fault:
+        raise _unreadable(str(fault)) from fault
+    mapping, metadata = content.get("weight_map"), content.get("metadata")
+    if not isinstance(mapping, dict) or not all(isinstance(v, str) for v in mapping.values()):
+        raise _unreadable(f"weight_map is {short(mapping)}, expected an object of file names")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    index = Index(mapping, total if type(total) is int else None)
     faults = []
-    for shard in sorted(set(mapping.values())):
-        name = next(n for n, s in mapping.items() if s == shard)
-        if Path(shard).name != shard or shard in {"", ".", ".."} or "\\" in shard or "\0" in shard:
-            message = f"tensor '{name}' lies in {shard!r}, which is not a file name inside the folder"
+    for shard, name in sorted(index.shards.items()):
+        if Path(shard).name != shard or shard in {"", ".", ".."} or "\\" in shard or not shard.isprintable():
+            message = f"tensor {short(name)} lies in {short(shard)}, which is not a file name inside the folder"
             faults.append(Diagnostic("DI351", message, file=INDEX_NAME, help="a shard lies beside its index"))
-        elif not (folder / shard).is_file():
-            message = f"shard '{shard}' is absent; it should hold tensor '{name}' among others"
-            faults.append(Diagnostic("DI352", message, file=INDEX_NAME, help="download the shard"))
     if faults:
         raise InputError(faults)
-    return mapping
+    return index
 
 
-def read_header(folder: Path, shard: str) -> dict[str, StoredTensor]:
-    """The tensors of one shard, with ranges checked against the file's size and the shapes."""
-    path = folder / shard
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        if not 0 < length <= min(size - 8, _MAX_HEADER_BYTES):
-            raise _fault("DI353", f"the file has {size} bytes and a header length of {length}: truncated", shard)
-        text = file.read(length)
+class Shard:
+    """One shard, mapped privately for as long as this object lives; ``tensors`` are those of its checked header.
+
+    The header is read from the same open file that is mapped, so that what was checked is what is read, even if another
+    file takes the name. A link is followed, wherever it leads: shared caches of checkpoints are made of links.
+    """
+
+    def __init__(self, folder: Path, name: str, wanted_by: str) -> None:
+        """Open, check and map; raises ``InputError``: DI352 (absent, no regular file) and those of ``parse_header``.
+
+        ``wanted_by`` names a tensor that the index promises here.
+        """
+        self.name = name
+        try:
+            descriptor = _open(folder / name)
+        except FileNotFoundError as fault:
+            message = f"shard '{name}' is absent; it should hold tensor {short(wanted_by)} among others"
+            raise InputError(Diagnostic("DI352", message, file=INDEX_NAME, help="download the shard")) from fault
+        except OSError as fault:
+            message = f"shard '{name}' cannot be opened: {fault.strerror or fault}"
+            raise InputError(Diagnostic("DI352", message, file=INDEX_NAME, help=AGAIN)) from fault
+        try:
+            # Nothing is read ahead, here or by ``copy``: what follows may be experts of other ranks.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            size = os.fstat(descriptor).st_size
+            prefix = os.pread(descriptor, 8, 0)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+            if not 0 < length <= min(size - 8, _MAX_HEADER_BYTES):
+                message = f"the file has {size} bytes and a header length of {length}: truncated"
+                raise InputError(Diagnostic("DI353", message, file=name, help=AGAIN))
+            self.tensors = parse_header(name, os.pread(descriptor, length, 8), 8 + length, size)
+            # Length 0 maps the file as it is now; Python holds a descriptor of its own beside the mapping.
+            self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as fault:
+            message = f"the file cannot be read: {fault}"
+            raise InputError(Diagnostic("DI353", message, file=name, help=AGAIN)) from fault
+        finally:
+            os.close(descriptor)
+        self._size = size
+        self._check_size(len(self._map))
+        self._map.madvise(mmap.MADV_RANDOM)
+
+    def copy(self, stored: StoredTensor, target: memoryview) -> None:
+        """Copy a tensor's bytes to ``target`` and give its mapped pages back.
+
+        Raises ``InputError`` (DI401) where the file has another size than when it was checked.
+        """
+        self._check_size(self._map.size())
+        with memoryview(self._map) as source:
+            for start in range(stored.start, stored.stop, _PIECE_BYTES):
+                stop = min(start + _PIECE_BYTES, stored.stop)
+                page = start - start % mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_WILLNEED, page, stop - page)
+                target[start - stored.start : stop - stored.start] = source[start:stop]
+                self._map.madvise(mmap.MADV_DONTNEED, page, stop - page)
+
+    def _check_size(self, found: int) -> None:
+        if found != self._size:
+            message = f"the file had {self._size} bytes when it was checked and has {found} now"
+            raise InputError(Diagnostic("DI401", message, file=self.name, help="leave the folder alone while it loads"))
+
+
+def _open(path: Path) -> int:
+    """Descriptor of a regular file; ``OSError`` for anything else. A pipe without a writer must not block."""
     try:
-        header = json.loads(text, object_pairs_hook=_unique)
-        header.pop("__metadata__", None)
-        tensors = {name: _entry(shard, entry, 8 + length) for name, entry in header.items()}
-    except DuplicateKeyError as error:
-        raise _fault("DI356", f"the header names tensor {error} twice", shard) from error
-    except _MALFORMED as error:
-        raise _fault("DI353", f"the header cannot be read: {error}", shard) from error
-    faults = list(_range_faults(shard, tensors, size))
-    if faults:
-        raise InputError(faults)
-    return tensors
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as fault:  # a name that no file system can hold
+        raise FileNotFoundError(str(fault)) from fault
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("it is no regular file")
+    return descriptor
 
 
-class MappedShards:
-    """Memory-mapped shards; a tensor is a view of its file, kept as stored."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, Tensor] = {}
-
-    def tensor(self, stored: StoredTensor) -> Tensor:
-        """The tensor in its stored type; 8-bit floats and packed integers as uint8."""
-        if stored.shard not in self._files:
-            path = self._folder / stored.shard
-            mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
-            self._files[stored.shard] = mapped
-        raw = self._files[stored.shard][stored.start : stored.stop]
-        dtype = _TORCH_TYPES[stored.spec.dtype]
-        if stored.start % dtype.itemsize:
-            raw = raw.clone()
-        return raw.view(dtype).view(stored.spec.shape)
-
-
-def _entry(shard: str, entry: dict[str, Any], base: int) -> StoredTensor:
-    start, stop = entry["data_offsets"]
-    shape = tuple(entry["shape"])
-    if not all(type(n) is int and n >= 0 for n in (*shape, start, stop)):
-        raise ValueError(f"shape {list(shape)} and range {[start, stop]} must be whole numbers from 0")
-    return StoredTensor(shard, TensorSpec(str(entry["dtype"]), shape), base + start, base + stop)
-
-
-def _range_faults(shard: str, tensors: dict[str, StoredTensor], size: int) -> Iterator[Diagnostic]:
-    for name, stored in tensors.items():
-        width = _ELEMENT_BYTES.get(stored.spec.dtype)
-        needed = None if width is None else width * math.prod(stored.spec.shape)
-        found = stored.stop - stored.start
-        if stored.stop > size:
-            message = f"tensor '{name}' ends at byte {stored.stop}, the file at {size}: truncated"
-            yield Diagnostic("DI353", message, file=shard, help="download the shard again")
-        elif found < 0 or (needed is not None and found != needed):
-            shape = list(stored.spec.shape)
-            message = f"tensor '{name}' {stored.spec.dtype} {shape} needs {needed} bytes, its range has {found}"
-            yield Diagnostic("DI353", message, file=shard, help="download the shard again")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise DuplicateKeyError(repr(key))
-        result[key] = value
-    return result
-
-
-def _fault(code: str, message: str, file: str, remedy: str = "download the file again") -> InputError:
-    return InputError(Diagnostic(code, message, file=file, help=remedy))
+def _unreadable(message: str) -> InputError:
+    message = f"the index cannot be read: {message}"
+    return InputError(Diagnostic("DI350", message, file=INDEX_NAME, help="download the file again"))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from deepinfer_gen.checkpoint_table import MX_GROUP
 from deepinfer_gen.diagnostics import Diagnostic
 from deepinfer_gen.specs.json_marks import JsonTree
 from deepinfer_gen.specs.model_keys import KEYS
@@ -227,10 +228,10 @@ MODEL_RULES: tuple[ModelRule, ...] = (
     *(
         ModelRule(
             "DI086",
-            (name, "weight_block_size"),
-            lambda size, block: len(block) != 2 or not block[1] or size % block[1] == 0,
-            f"{name} must be a multiple of the columns of a weight tile",
-            "expert and Engram rows carry one scale per whole group of columns",
+            (name,),
+            lambda size: size % MX_GROUP == 0,
+            f"{name} must be a multiple of {MX_GROUP}",
+            f"expert and Engram rows carry one scale per group of {MX_GROUP} columns, whatever the weight tile",
         )
         for name in ("hidden_size", "moe_intermediate_size", "engram_head_dim")
     ),

@@ -13,7 +13,7 @@ from deepinfer_gen.codegen.text import columns, number_ranges, write_bytes
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 if TYPE_CHECKING:
-    from deepinfer_gen.codegen.tensors import TensorSpec
+    from deepinfer_gen.checkpoint_table import DemandedTensor, TensorSpec
     from deepinfer_gen.specs.model_config import ModelConfig
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -31,15 +31,25 @@ def run(args: argparse.Namespace) -> int:
     from deepinfer_gen.codegen.tensors import demanded_tensors
 
     tensors = list(demanded_tensors(_config(args.config)))
-    total = sum(t.nbytes for t in tensors)
+    total = sum(t.spec.nbytes for t in tensors)
     if args.json:
         listed = [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape), "bytes": t.nbytes, "group": t.group}
+            {
+                "name": t.name,
+                "dtype": t.spec.dtype,
+                "shape": list(t.spec.shape),
+                "bytes": t.spec.nbytes,
+                "group": t.group,
+            }
             for t in tensors
         ]
         write_json({"tensors": listed, "count": len(tensors), "bytes": total})
         return 0
-    rows = [[t.name, "", t.dtype, _shape(t), f"{t.nbytes:,} B"] for t in tensors] if args.all else _folded(tensors)
+    rows = (
+        [[t.name, "", t.spec.dtype, _shape(t), f"{t.spec.nbytes:,} B"] for t in tensors]
+        if args.all
+        else _folded(tensors)
+    )
     write_lines(columns([["tensor", "count", "dtype", "shape", "bytes"], *rows], "<><<>", indent=""))
     write_lines(["", *_totals(tensors), f"{len(tensors):,} tensors, {total:,} bytes ({write_bytes(total)})"])
     return 0
@@ -62,11 +72,11 @@ def _config(argument: str) -> ModelConfig:
     return read_model_config(read_source(path, shown, MAX_CONFIG_BYTES, "the model config"), preset)
 
 
-def _folded(tensors: Iterable[TensorSpec]) -> list[list[str]]:
+def _folded(tensors: Iterable[DemandedTensor]) -> list[list[str]]:
     """One row per kind: tensors that differ only in the layer and expert numbers of their names."""
-    kinds: dict[tuple[str, str, tuple[int, ...]], list[TensorSpec]] = {}
+    kinds: dict[tuple[str, TensorSpec], list[DemandedTensor]] = {}
     for tensor in tensors:
-        kinds.setdefault((_NUMBER.sub("#", tensor.name), tensor.dtype, tensor.shape), []).append(tensor)
+        kinds.setdefault((_NUMBER.sub("#", tensor.name), tensor.spec), []).append(tensor)
     rows = []
     for alike in kinds.values():
         numbers = zip(*(map(int, _NUMBER.findall(t.name)) for t in alike), strict=True)
@@ -74,18 +84,20 @@ def _folded(tensors: Iterable[TensorSpec]) -> list[list[str]]:
         name = alike[0].name
         for found, shown in reversed(list(zip(_NUMBER.finditer(name), ranges, strict=True))):
             name = f"{name[: found.start()]}{shown}{name[found.end() :]}"
-        rows.append([name, f"{len(alike):,}", alike[0].dtype, _shape(alike[0]), f"{sum(t.nbytes for t in alike):,} B"])
+        rows.append(
+            [name, f"{len(alike):,}", alike[0].spec.dtype, _shape(alike[0]), f"{sum(t.spec.nbytes for t in alike):,} B"]
+        )
     return rows
 
 
-def _totals(tensors: Iterable[TensorSpec]) -> list[str]:
+def _totals(tensors: Iterable[DemandedTensor]) -> list[str]:
     groups: dict[str, tuple[int, int]] = {}
     for tensor in tensors:
         count, size = groups.get(tensor.group, (0, 0))
-        groups[tensor.group] = (count + 1, size + tensor.nbytes)
+        groups[tensor.group] = (count + 1, size + tensor.spec.nbytes)
     rows = [[g.replace("_", " "), f"{c:,} tensors", f"{s:,} B", write_bytes(s)] for g, (c, s) in groups.items()]
     return columns(rows, "<>>>", indent="")
 
 
-def _shape(tensor: TensorSpec) -> str:
-    return f"[{', '.join(map(str, tensor.shape))}]"
+def _shape(tensor: DemandedTensor) -> str:
+    return str(list(tensor.spec.shape))

@@ -8,7 +8,7 @@ from deepinfer_gen.specs.resolved import Resolved
 
 
 def derive(b: PlanBuilder, r: Resolved) -> None:
-    """``parallel.ranks``, ``parallel.padded_dispatch`` and ``parallel.local_experts``."""
+    """``parallel.{ranks,padded_dispatch,local_experts,expert_starts}``."""
     why = "one process each"
     if "parallel.cp" in b:
         b.formula("parallel.ranks", "dp * cp", unit="ranks", why=why, dp="parallel.dp", cp="parallel.cp")
@@ -20,4 +20,4 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         why="whether the ranks of a group agree on one graph size a step",
         dispatch="parallel.dispatch",
     )
-    local_experts(b, "parallel.local_experts", "model.config.n_routed_experts", "eplb.redundant_experts")
+    local_experts(b, "parallel", "model.config.n_routed_experts", "eplb.redundant_experts")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepinfer_gen.codegen import tensors
+from deepinfer_gen import checkpoint_table as table
 from deepinfer_gen.codegen.plan import PlanBuilder
 from deepinfer_gen.formula import operand_names
 from deepinfer_gen.specs.resolved import Resolved
@@ -12,17 +12,17 @@ _BACKBONE = {"experts": f"{_C}.n_routed_experts"}
 _DRAFT = {"experts": f"{_C}.dspark_n_routed_experts"}
 _NO_OPERANDS: dict[str, str] = {}
 _PARTS = (
-    ("globals", tensors.GLOBALS, _NO_OPERANDS, "embedding, head and final norm"),
-    ("layer", tensors.LAYER, _NO_OPERANDS, "attention, norms, hyper-connections and shared experts of one layer"),
-    ("gate", tensors.GATE, _BACKBONE, "the router of one backbone layer"),
-    ("kv_source", tensors.KV_SOURCE, _NO_OPERANDS, "compressor and index key projection of one KV source"),
-    ("gated_source", tensors.GATED_SOURCE, _NO_OPERANDS, "the pooling gate of a KV source with a ratio over 1"),
-    ("index_source", tensors.INDEX_SOURCE, _NO_OPERANDS, "index queries and head weights of one index source"),
-    ("engram", tensors.ENGRAM, _NO_OPERANDS, "the projection of one Engram layer, its table left out"),
-    ("expert", tensors.EXPERT, _NO_OPERANDS, "one routed expert"),
-    ("draft_gate", tensors.GATE, _DRAFT, "the router of one draft layer"),
-    ("draft_first", tensors.DRAFT_FIRST, _NO_OPERANDS, "projection of the target features, first draft layer only"),
-    ("draft_last", tensors.DRAFT_LAST, _NO_OPERANDS, "Markov head and confidence head, last draft layer only"),
+    ("globals", table.GLOBALS, _NO_OPERANDS, "embedding, head and final norm"),
+    ("layer", table.LAYER, _NO_OPERANDS, "attention, norms, hyper-connections and shared experts of one layer"),
+    ("gate", table.GATE, _BACKBONE, "the router of one backbone layer"),
+    ("kv_source", table.KV_SOURCE, _NO_OPERANDS, "compressor and index key projection of one KV source"),
+    ("gated_source", table.GATED_SOURCE, _NO_OPERANDS, "the pooling gate of a KV source with a ratio over 1"),
+    ("index_source", table.INDEX_SOURCE, _NO_OPERANDS, "index queries and head weights of one index source"),
+    ("engram", table.ENGRAM, _NO_OPERANDS, "the projection of one Engram layer, its table left out"),
+    ("expert", table.EXPERT, _NO_OPERANDS, "one routed expert"),
+    ("draft_gate", table.GATE, _DRAFT, "the router of one draft layer"),
+    ("draft_first", table.DRAFT_FIRST, _NO_OPERANDS, "projection of the target features, first draft layer only"),
+    ("draft_last", table.DRAFT_LAST, _NO_OPERANDS, "Markov head and confidence head, last draft layer only"),
 )
 
 
@@ -36,21 +36,30 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
             inputs={"weight_block_size": f"{_C}.weight_block_size"},
             why=f"{name} of a dense weight that share one scale byte",
         )
-    for part, table, operands, why in _PARTS:
-        _part(b, part, table, operands, why)
+    b.formula(
+        "weights.target_layers",
+        "count(target_layer_ids)",
+        unit="layers",
+        why="layers whose features the first draft layer projects",
+        target_layer_ids=f"{_C}.dspark_target_layer_ids",
+    )
+    for part, parameters, operands, why in _PARTS:
+        _part(b, part, parameters, operands, why)
     for unit, measure in (("B", "bytes"), ("", "parameters")):
         _sums(b, measure, unit)
     _engram_tables(b, r)
     _checkpoint(b, r)
 
 
-def _part(b: PlanBuilder, part: str, table: tuple[tensors.Parameter, ...], operands: dict[str, str], why: str) -> None:
+def _part(
+    b: PlanBuilder, part: str, parameters: tuple[table.Parameter, ...], operands: dict[str, str], why: str
+) -> None:
     for measure, unit, expression, reason in (
-        ("bytes", "B", tensors.bytes_formula, "{} in the checkpoint, stored as {}"),
-        ("parameters", "", tensors.elements_formula, "elements of {}, stored as {}"),
+        ("bytes", "B", table.bytes_formula, "{} in the checkpoint, stored as {}"),
+        ("parameters", "", table.elements_formula, "elements of {}, stored as {}"),
     ):
         terms: dict[str, str] = {}
-        for parameter in table:
+        for parameter in parameters:
             text = expression(parameter)
             name = parameter.name.removesuffix(".weight")
             key = f"weights.{part}.{name}.{measure}"
@@ -68,6 +77,7 @@ def _part(b: PlanBuilder, part: str, table: tuple[tensors.Parameter, ...], opera
 def _operand(name: str) -> str:
     own = {
         "tile_rows": "weights.tile_rows",
+        "target_layers": "weights.target_layers",
         "tile_columns": "weights.tile_columns",
         "mx_group": "formats.mxfp4_g32.group",
     }

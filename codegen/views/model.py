@@ -14,6 +14,7 @@ from deepinfer_gen.formula import Value
 from deepinfer_gen.runtime.plan_types import (
     DraftPlan,
     EngramPlan,
+    ExpertStarts,
     KernelConfig,
     LayerPlan,
     ModelPlan,
@@ -31,11 +32,12 @@ _CONFIG_NAMES = (
     "eos_token_id", "pad_token_id", "dspark_n_routed_experts", "dspark_markov_rank",
 )  # fmt: skip
 _OTHER_NAMES = {
-    "weight_tile": "model.config.weight_block_size",
+    "weight_tile_rows": "weights.tile_rows",
+    "weight_tile_columns": "weights.tile_columns",
     "expert_dtype": "model.config.expert_dtype",
     "max_positions": "model.runtime_max_model_len",
-    "num_nextn_layers": "speculative.draft_layers",
     "n_mtp_layers_in_checkpoint": "model.config.num_nextn_predict_layers",
+    "dspark_num_target_layers": "weights.target_layers",
 }
 _ROPE_TABLES = ("base", "compressed")
 
@@ -48,14 +50,12 @@ def model_plan(plan: Plan) -> ModelPlan:
     return ModelPlan(
         preset=str(plan["model.preset"]),
         policy=str(plan["numerics.policy"]),
-        constants={
-            **{name: _constant(plan[key]) for name, key in names.items()},
-            "dspark_num_target_layers": len(plan.integers("model.config.dspark_target_layer_ids")),
-        },
+        constants={name: _constant(plan[key]) for name, key in names.items()},
         rope={table: _rope(plan, table) for table in _ROPE_TABLES},
         yoco=_yoco(plan),
         layers=tuple(_layer(plan, layer, regions) for layer in range(backbone)),
         draft=_draft(plan, regions, backbone),
+        expert_starts=_expert_starts(plan),
     )
 
 
@@ -86,11 +86,9 @@ def kernels_content(plan: Plan) -> dict[str, Any]:
 
 
 def _constant(value: Value) -> int | float | str:
-    """Exact fractions of the config are floats in the model; a square tile is its side."""
+    """Exact fractions of the config are floats in the model."""
     if isinstance(value, Fraction):
         return float(value)
-    if isinstance(value, tuple) and len(set(value)) == 1:
-        return _constant(value[0])
     if isinstance(value, (int, str)):
         return value
     raise TypeError(f"{value!r} is no model constant")
@@ -121,6 +119,14 @@ def _draft(plan: Plan, regions: dict[str, StateRegion], backbone: int) -> DraftP
         target_layers=plan.integers("model.config.dspark_target_layer_ids"),
         layers=tuple(_layer(plan, layer, regions) for layer in layer_indices(plan) if layer >= backbone),
     )
+
+
+def _expert_starts(plan: Plan) -> ExpertStarts | None:
+    """None with one rank a group."""
+    if plan["parallel.ep"] == 1:
+        return None
+    key = "eplb.draft.expert_starts"
+    return ExpertStarts(plan.integers("parallel.expert_starts"), plan.integers(key) if key in plan else ())
 
 
 def _layer(plan: Plan, layer: int, regions: dict[str, StateRegion]) -> LayerPlan:

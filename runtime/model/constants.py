@@ -44,10 +44,10 @@ class Constants:
     bos_token_id: int
     eos_token_id: int
     pad_token_id: int
-    weight_tile: int
+    weight_tile_rows: int
+    weight_tile_columns: int
     expert_dtype: str
     max_positions: int
-    num_nextn_layers: int
     n_mtp_layers_in_checkpoint: int
     dspark_n_routed_experts: int
     dspark_markov_rank: int

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from deepinfer_gen.runtime.model.quant import decode_e4m3_tiles, decode_mxfp4_rows
+from deepinfer_gen.runtime.block_formats import dequantize_mxfp4, dequantize_tiles
 from deepinfer_gen.runtime.weights import TensorSource
 
 
 class Matrix(nn.Module):
-    """``name.weight`` [out, in]: BF16 or F32, or e4m3 bytes with one ue8m0 byte per square tile (``name.scale``)."""
+    """``name.weight`` [out, in]: BF16 or F32, or e4m3 bytes with one ue8m0 byte per tile (``name.scale``)."""
 
     values: Tensor
     scale: Tensor | None
@@ -35,7 +35,7 @@ class Matrix(nn.Module):
         """float32 [out, in]; exact."""
         if self.scale is None:
             return self.values.to(torch.float32)
-        return decode_e4m3_tiles(self.values, self.scale, self.tile)
+        return dequantize_tiles(self.values, self.scale, self.tile)
 
 
 class ExpertStack(nn.Module):
@@ -63,4 +63,4 @@ class ExpertStack(nn.Module):
 
     def decode(self, expert: int) -> Tensor:
         """float32 [out, in] of one expert; exact."""
-        return decode_mxfp4_rows(self.values[expert], self.scale[expert])
+        return dequantize_mxfp4(self.values[expert], self.scale[expert])

@@ -12,7 +12,7 @@ from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.tensors import demanded_tensors
 from deepinfer_gen.codegen.views.model import model_plan
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.weights_names import expected_tensors
+from deepinfer_gen.runtime.weights_names import demand
 from deepinfer_gen.specs.presets import presets
 
 
@@ -33,7 +33,7 @@ def vision_bytes():
 def test_released_checkpoint(of_released):
     """The released file has 96,085 tensors, 266 of them vision, and 510,286,023,000 bytes."""
     assert len({t.name for t in of_released}) == len(of_released) == 96_085 - 266
-    assert sum(t.nbytes for t in of_released) == 510_286_023_000 - vision_bytes()
+    assert sum(t.spec.nbytes for t in of_released) == 510_286_023_000 - vision_bytes()
 
 
 def test_tiny_equals_the_packaged_checkpoint(tiny):
@@ -48,7 +48,7 @@ def test_tiny_equals_the_packaged_checkpoint(tiny):
             start, end = tensor["data_offsets"]
             stored[name] = (tensor["dtype"], tuple(tensor["shape"]), end - start)
     assert len(stored) == 1_542
-    assert {t.name: (t.dtype, t.shape, t.nbytes) for t in demanded_tensors(tiny)} == stored
+    assert {t.name: (t.spec.dtype, t.spec.shape, t.spec.nbytes) for t in demanded_tensors(tiny)} == stored
     assert stored.keys() == json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"].keys()
 
 
@@ -58,10 +58,8 @@ def test_the_runtime_expects_the_same_tensors(make, request, preset, nextn):
     model = request.getfixturevalue(preset)
     changes = {"speculative.nextn": nextn, "speculative.max_backtracking_tokens": nextn + 1}
     plan = model_plan(derive(make(changes, model=model)))
-    expected = expected_tensors(plan, Constants.of(plan))
-    assert {n: (t.dtype, t.shape) for n, t in expected.items()} == {
-        t.name: (t.dtype, t.shape) for t in demanded_tensors(model)
-    }
+    expected = demand(plan, Constants.of(plan), ep_size=8).all
+    assert expected == {t.name: t.spec for t in demanded_tensors(model)}
 
 
 @pytest.mark.parametrize("preset", ["released", "tiny"])
@@ -70,7 +68,7 @@ def test_formulas_sum_the_same_tensors(make, request, preset):
     plan = derive(make(model=model))
     groups: defaultdict[str, int] = defaultdict(int)
     for tensor in demanded_tensors(model):
-        groups[tensor.group] += tensor.nbytes
+        groups[tensor.group] += tensor.spec.nbytes
     expert = plan.integer("weights.expert.bytes")
     assert groups == {
         "dense": plan["weights.dense_bytes"],

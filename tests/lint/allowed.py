@@ -51,9 +51,12 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
     "simulate/requests.py": (((33,), "a token id is the upper bits of a hash that an int32 holds"),),
     "simulate/statistics.py": (((1000,), "milliseconds of a second"),),
     "startup.py": (((30,), "bytes of a GiB as a power of two"),),
-    "weights.py": (((20,), "faults shown of one checkpoint"),),
-    "weights_files.py": (((100_000_000,), "largest header that a safetensors file may have"),),
-    "weights_names.py": (((32,), "values that share a scale in the MX formats"),),
+    "weights_check.py": (((20,), "faults shown of one checkpoint"),),
+    "weights_files.py": (
+        ((100_000_000,), "largest header that a safetensors file may have"),
+        ((22,), "bytes copied between two releases of mapped pages, as a power of two"),
+    ),
+    "weights_header.py": (((63,), "bits of a file offset"),),
 }
 """File (relative to ``runtime/``) to groups of literals and the reason of each group."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from deepinfer_gen.runtime.block_formats import dequantize_mxfp8
 from deepinfer_gen.runtime.kernels.reference.tiles import tiled
-from deepinfer_gen.runtime.model.quant import decode_e4m3_rows
 
 
 def engram_gather(table: Tensor, scale: Tensor, rows: Tensor, *, tokens: int) -> Tensor:
@@ -16,7 +16,7 @@ def engram_gather(table: Tensor, scale: Tensor, rows: Tensor, *, tokens: int) ->
 
     def gather(tile: Tensor) -> Tensor:
         index = tile.reshape(-1)
-        decoded = decode_e4m3_rows(table.index_select(0, index), scale.index_select(0, index))
+        decoded = dequantize_mxfp8(table.index_select(0, index), scale.index_select(0, index))
         return decoded.view(tile.shape[0], -1)
 
     return tiled(gather, tokens, rows)

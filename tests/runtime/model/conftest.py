@@ -158,7 +158,7 @@ def tiny_engine(
         for i in range(NUM_LAYERS)
     )
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, None), layout)
+    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, None, None), layout)
 
 
 def _entry(region: Region) -> dict[str, Any]:
@@ -172,9 +172,10 @@ CONSTANTS: Mapping[str, int | float | str] = {
     "swiglu_limit": 2.0, "sliding_window": WINDOW, "index_n_heads": 16, "index_head_dim": INDEX_DIM, "index_topk": 24,
     "candidate_topk_blocks": 6, "candidate_block_size": 8, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6,
     "engram_max_ngram_size": 4, "engram_n_heads": 2, "engram_head_dim": 32, "engram_pad_token_id": 2,
-    "engram_compressed_vocab_size": 259, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "weight_tile": 32,
-    "expert_dtype": "fp4", "max_positions": 512, "num_nextn_layers": 0, "n_mtp_layers_in_checkpoint": 3,
-    "dspark_n_routed_experts": 8, "dspark_markov_rank": 32, "dspark_num_target_layers": 3,
+    "engram_compressed_vocab_size": 259, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2,
+    "expert_dtype": "fp4", "max_positions": 512, "n_mtp_layers_in_checkpoint": 3, "dspark_num_target_layers": 3,
+    "dspark_n_routed_experts": 8, "dspark_markov_rank": 32,
+    "weight_tile_rows": 32, "weight_tile_columns": 32,
 }  # fmt: skip
 
 
