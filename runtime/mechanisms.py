@@ -54,12 +54,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "batch-invariant operators are not built yet",
         "determinism.batch_invariant: false",
     ),
-    Unbuilt(
-        "numerics.policy",
-        lambda v: v != "float32_unquantized",
-        "this numeric policy is not built yet",
-        "numerics.policy: float32_unquantized",
-    ),
 )
 
 

@@ -237,7 +237,6 @@ MORE_ROWS: tuple[Row, ...] = (
         {"numerics.operand_bytes": 2},
         (MODEL, *KERNELS),
         prefixes=("kernels.",),
-        run_refuses="numerics.policy",
         behaviour="bf16 activations; caches stay quantised",
     ),
 )

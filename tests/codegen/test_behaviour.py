@@ -49,6 +49,7 @@ schedule: {zos: off, prefill_attempt_interval: 7, prefill_any_attempt_interval: 
 numerics: {policy: float32_unquantized}
 """
 RUNS_OUT = 2000
+REFERENCE = Path(__file__).parents[1] / "oracle" / "reference_f32nq.npz"
 
 
 def most_sequences(folder: Path) -> int:
@@ -125,6 +126,16 @@ def ring_rows(folder: Path) -> int:
         llm.generate({"prompt_token_ids": list(range(3, 153))}, params, use_tqdm=False)
         grid = llm.llm_engine._worker._cache.slot_rows(region).grid
     return int((grid[1:] != 0).any(dim=2).any(dim=0).sum())
+
+
+def greedy_tokens(folder: Path) -> list[int]:
+    """Four greedy tokens of the reference's prompt of 3 tokens."""
+    torch.set_num_threads(1)
+    with np.load(REFERENCE) as reference, LLM(engine=folder) as llm:
+        prompt = {"prompt_token_ids": reference["p3_ids"].tolist()}
+        params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        (output,) = llm.generate(prompt, params, use_tqdm=False)
+    return list(output.outputs[0].token_ids)
 
 
 def decode_steps_when_all_want(folder: Path) -> int:
@@ -275,6 +286,8 @@ BEHAVIOURS = (
     # Usage before each is 0, 4, 8 and 12 of 24 blocks: at most 0.9 for all four, over 0.4 for the last.
     Behaviour("schedule.prefill_cache_usage_limit", "0.4", admitted_before_decoding, 4, 3),
     Behaviour("schedule.stop_preempted_request", "false", preempted_requests_end, True, False),
+    # `p3_greedy` of tests/oracle/reference_f32nq.npz and of reference_ref.npz
+    Behaviour("numerics.policy", "released", greedy_tokens, [487, 21, 288, 229], [487, 21, 288, 78]),
     # 1 + ceil((8 - 1) / 1) and 1 + ceil((2 - 1) / 1)
     Behaviour("graphs.batch_size_interval", "2", rows_of_one_sequence, 8, 2),
 )

@@ -20,7 +20,6 @@ BUILT = {
     "yoco.mode": "off",
     "schedule.zos": "off",
     "determinism.batch_invariant": False,
-    "numerics.policy": "float32_unquantized",
 }
 NEEDS = [
     ("engine.type", "COMPLETION"),
@@ -34,9 +33,6 @@ NEEDS = [
     ("yoco.mode", "mask"),
     ("schedule.zos", "on"),
     ("determinism.batch_invariant", True),
-    ("numerics.policy", "released"),
-    ("numerics.policy", "bf16"),
-    ("numerics.policy", "float32"),
 ]
 
 
