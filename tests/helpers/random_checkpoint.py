@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from random_config import RandomModel
 from safetensors.torch import save_file
 from torch import Generator, Tensor
 
-from deepinfer_gen.codegen.tensors import TensorSpec, demanded_tensors
+from deepinfer_gen.codegen.tensors import demanded_tensors
 from deepinfer_gen.specs.model_config import MAX_CONFIG_BYTES, ModelConfig, read_model_config
 from deepinfer_gen.specs.source_text import read_source
 
@@ -21,6 +22,15 @@ _SHARDS = 3
 _E4M3_CODES = 32.0
 _E2M1_CODES = 2.9
 _ZERO_EXPONENT = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a checkpoint must hold under ``name``; ``dtype`` is safetensors' name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 def write_checkpoint(folder: Path, model: RandomModel, seed: int) -> ModelConfig:
@@ -34,7 +44,7 @@ def write_checkpoint(folder: Path, model: RandomModel, seed: int) -> ModelConfig
     (folder / "tokenizer.json").write_text(json.dumps(model.tokenizer.content), encoding="utf-8")
     config = read_model_config(read_source(folder / "config.json", "config.json", MAX_CONFIG_BYTES, "the config"), "")
     generator = torch.Generator().manual_seed(seed)
-    specs = {spec.name: spec for spec in demanded_tensors(config)}
+    specs = {tensor.name: Stored(tensor.name, tensor.dtype, tensor.shape) for tensor in demanded_tensors(config)}
     shards: list[dict[str, Tensor]] = [{} for _ in range(_SHARDS)]
     for place, spec in enumerate(specs.values()):
         shards[place * _SHARDS // len(specs)][spec.name] = random_tensor(spec, specs, generator)
@@ -43,12 +53,13 @@ def write_checkpoint(folder: Path, model: RandomModel, seed: int) -> ModelConfig
         name = f"model-{number:05}-of-{_SHARDS:05}.safetensors"
         save_file(tensors, folder / name)
         index |= dict.fromkeys(tensors, name)
-    content = {"metadata": {"total_size": sum(spec.nbytes for spec in specs.values())}, "weight_map": index}
+    total = sum(tensor.nbytes for tensors in shards for tensor in tensors.values())
+    content = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(content), encoding="utf-8")
     return config
 
 
-def random_tensor(spec: TensorSpec, specs: dict[str, TensorSpec], generator: Generator) -> Tensor:
+def random_tensor(spec: Stored, specs: dict[str, Stored], generator: Generator) -> Tensor:
     """One stored tensor; ``specs`` has the weight that a scale belongs to."""
     match spec.dtype:
         case "F8_E4M3":
@@ -65,7 +76,7 @@ def random_tensor(spec: TensorSpec, specs: dict[str, TensorSpec], generator: Gen
             raise ValueError(f"{spec.name}: no values for the type {dtype}")
 
 
-def _exponents(spec: TensorSpec, weight: TensorSpec, generator: Generator) -> Tensor:
+def _exponents(spec: Stored, weight: Stored, generator: Generator) -> Tensor:
     """Power-of-two scales as exponent bytes."""
     packed = weight.dtype == "I8"
     width = weight.shape[1] * (2 if packed else 1)
@@ -76,7 +87,7 @@ def _exponents(spec: TensorSpec, weight: TensorSpec, generator: Generator) -> Te
     return stored.view(torch.float8_e8m0fnu)
 
 
-def _plain(spec: TensorSpec, generator: Generator) -> Tensor:
+def _plain(spec: Stored, generator: Generator) -> Tensor:
     noise = _normal(spec, generator)
     for ending, shape_values in _PLAIN:
         if spec.name.endswith(ending):
@@ -98,5 +109,5 @@ _PLAIN: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
 )
 
 
-def _normal(spec: TensorSpec, generator: Generator) -> Tensor:
+def _normal(spec: Stored, generator: Generator) -> Tensor:
     return torch.randn(spec.shape, generator=generator)
