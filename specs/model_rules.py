@@ -180,8 +180,8 @@ MODEL_RULES: tuple[ModelRule, ...] = (
     ModelRule(
         "DI080",
         ("qk_rope_head_dim", "head_dim", "index_head_dim"),
-        lambda rope, head, index: rope % 2 == 0 and rope < head and rope <= index,
-        "qk_rope_head_dim must be even, below head_dim and at most index_head_dim",
+        lambda rope, head, index: rope % 2 == head % 2 == index % 2 == 0 and rope < head and rope <= index,
+        "qk_rope_head_dim, head_dim and index_head_dim must be even, the first below the second and at most the third",
         "the rotated channels are pairs at the end of a head",
     ),
     ModelRule(

@@ -54,5 +54,6 @@ class MixtureOfExperts(nn.Module):
         scores = torch.sqrt(F.softplus(self.operators.linear(u.to(torch.float32), self.gate)))
         chosen = torch.topk(scores + self.bias, self.per_token, dim=1).indices
         weights = scores.gather(1, chosen)
-        total = weights.sum(1, keepdim=True).add_(_ROUTE_EPS)
-        return chosen, weights.div_(total).mul_(self.constants.routed_scaling_factor)
+        if weights.shape[1] > 1:  # as released: the score of a single chosen expert is its weight
+            weights.div_(weights.sum(1, keepdim=True).add_(_ROUTE_EPS))
+        return chosen, weights.mul_(self.constants.routed_scaling_factor)

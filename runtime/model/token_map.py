@@ -16,7 +16,7 @@ def engram_token_map(folder: Path, constants: Constants) -> list[int]:
     """Class of every id of the vocabulary, from the checkpoint's ``tokenizer.json``; classes are numbered in id order.
 
     Ids that the tokenizer does not define share the pad token's class. The number of classes enters every hash, so
-    another number than the plan's is an ``InputError``.
+    another number than the plan's is an ``InputError``, and so is a pad token that the tokenizer does not define.
     """
     from tokenizers import Regex, Tokenizer, normalizers
 
@@ -61,4 +61,14 @@ def engram_token_map(folder: Path, constants: Constants) -> list[int]:
                 help="use the tokenizer.json that belongs to this checkpoint",
             )
         )
-    return mapped + [mapped[constants.engram_pad_token_id]] * (constants.vocab_size - len(mapped))
+    pad = constants.engram_pad_token_id
+    if pad >= len(mapped):
+        raise InputError(
+            Diagnostic(
+                "DI345",
+                f"tokenizer.json defines {len(mapped)} tokens, and the engine's engram_pad_token_id is {pad}",
+                file=path.name,
+                help="use the tokenizer.json that belongs to this checkpoint",
+            )
+        )
+    return mapped + [mapped[pad]] * (constants.vocab_size - len(mapped))

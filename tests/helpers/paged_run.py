@@ -1,0 +1,73 @@
+"""A plan compiled for a checkpoint folder, and prompts run over paged caches with neither scheduler nor C++."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.codegen.plan import Plan
+from deepinfer_gen.codegen.views.layout import layout_content
+from deepinfer_gen.codegen.views.model import kernels, model_plan
+from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kv_cache import KVCache
+from deepinfer_gen.runtime.model.model import Model, load_model
+from deepinfer_gen.specs.load import load_spec
+from deepinfer_gen.specs.resolve import resolve
+
+_SPEC = """\
+engine: {{name: random-model, type: NORMAL}}
+model: config.json
+hardware: cpu
+limits: {{max_num_seqs: 2, max_model_len: {tokens}}}
+kv: {{block_size: {block}}}
+speculative: {{nextn: 0, verify: fixed}}
+yoco: {{mode: 'off'}}
+schedule: {{zos: 'off'}}
+numerics: {{policy: float32_unquantized}}
+"""
+
+
+def compile_plan(folder: Path, *, tokens: int, block: int) -> Plan:
+    """The plan of an engine for the config.json in ``folder``: CPU, float32, nothing quantised, drafted or cut."""
+    spec = folder / "spec.yaml"
+    spec.write_text(_SPEC.format(tokens=tokens, block=block), encoding="utf-8")
+    return derive(resolve(load_spec(spec)))
+
+
+class PagedModel:
+    """The model of a plan with caches of its own; each prompt gets a fresh slot and blocks in random order."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.model: Model = load_model(model_plan(plan), kernels(plan), folder)
+        self.layout = layout_content(plan)
+        self.history = plan.integer("engram.history_tokens")
+
+    def logits(self, ids: Sequence[int], chunks: Sequence[int]) -> Tensor:
+        """Logits [n, vocab_size] of all tokens, run in chunks of the given lengths, which sum to n."""
+        cache = KVCache(self.layout, torch.device("cpu"))
+        block_tokens = self.layout["block"]["tokens"]
+        table = random.Random(len(ids)).sample(range(1, self.layout["block"]["count"]), -(-len(ids) // block_tokens))
+        parts, start = [], 0
+        for count in chunks:
+            step = SimpleNamespace(
+                input_ids=np.array(ids[start : start + count]),
+                positions=np.arange(start, start + count),
+                row_of_token=np.zeros(count, np.int32),
+                q_len=np.array([count]),
+                k_len=np.array([start + count]),
+                slot=np.array([1]),
+                block_table=np.array([table]),
+                history=np.array([([-1] * self.history + list(ids[:start]))[-self.history :]]),
+            )
+            parts.append(self.model(ForwardBatch.from_step(step, torch.device("cpu")), cache, torch.arange(count)))
+            start += count
+        if start != len(ids):
+            raise ValueError(f"the chunks hold {start} tokens, the prompt {len(ids)}")
+        return torch.cat(parts)
