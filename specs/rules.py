@@ -17,6 +17,7 @@ from deepinfer_gen.specs.schema_types import ALL, DECODES, PREFILLS
 _CONFIG = "model.config."
 LONGEST_SEQUENCE = "max_model_len + nextn + (nextn + 1) + nextn"
 """Tokens of one longest sequence: drafts to verify, slack of one step scheduled ahead, drafts written after it."""
+_ACTIVATION_GROUP = CACHE_FORMATS["mxfp8_g32"].group
 _FORMATS = (("kv.main_format", "head_dim"), ("kv.index_format", "index_head_dim"), ("kv.swa_format", "head_dim"))
 
 
@@ -213,6 +214,15 @@ RULES: tuple[Rule, ...] = (
         lambda longest, positions: longest <= positions,
         "limits.max_model_len exceeds the positions of the model",
         "lower max_model_len",
+    ),
+    Rule(
+        "DI053",
+        ("numerics.policy", _CONFIG + "q_lora_rank", _CONFIG + "o_groups", _CONFIG + "o_lora_rank"),
+        lambda policy, query, groups, output: (
+            policy != "released" or query % _ACTIVATION_GROUP == groups * output % _ACTIVATION_GROUP == 0
+        ),
+        "numerics.policy: released rounds activations in groups of 32, which do not divide the query or output latents",
+        "q_lora_rank and o_groups * o_lora_rank must be multiples of 32; choose bf16 or float32 for this model",
     ),
     Rule(
         "DI050",

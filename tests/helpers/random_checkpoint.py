@@ -44,7 +44,9 @@ def write_checkpoint(folder: Path, model: RandomModel, seed: int) -> ModelConfig
     (folder / "tokenizer.json").write_text(json.dumps(model.tokenizer.content), encoding="utf-8")
     config = read_model_config(read_source(folder / "config.json", "config.json", MAX_CONFIG_BYTES, "the config"), "")
     generator = torch.Generator().manual_seed(seed)
-    specs = {tensor.name: Stored(tensor.name, tensor.spec.dtype, tensor.spec.shape) for tensor in demanded_tensors(config)}
+    specs = {
+        tensor.name: Stored(tensor.name, tensor.spec.dtype, tensor.spec.shape) for tensor in demanded_tensors(config)
+    }
     shards: list[dict[str, Tensor]] = [{} for _ in range(_SHARDS)]
     for place, spec in enumerate(specs.values()):
         shards[place * _SHARDS // len(specs)][spec.name] = random_tensor(spec, specs, generator)
