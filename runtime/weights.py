@@ -123,7 +123,7 @@ def load_weights(plan: ModelPlan, constants: Constants, folder: Path) -> Weights
             shown.append(Diagnostic("DI359", rest, file=INDEX_NAME, help="is this the engine's checkpoint?"))
         raise InputError(shown)
     skipped = {n: t for n, t in found.items() if n.startswith(SKIPPED_PREFIXES)}
-    checked = {n: t for n, t in found.items() if n.startswith(DRAFT_PREFIX)}
+    checked = {n: t for n, t in found.items() if n.startswith(DRAFT_PREFIX) and plan.draft is None}
     loaded = {n: t for n, t in found.items() if n not in skipped and n not in checked}
     report = LoadReport(
         shards=len(shards),
