@@ -45,18 +45,29 @@ class Attention(nn.Module):
         rotation = step.rotation(self.layer.rope)
         qr = rms_norm(ops.linear(u, self.wq_a), self.q_norm, c.rms_norm_eps)
         q = rotate_tail(ops.linear(qr, self.wq_b).view(-1, c.num_attention_heads, c.head_dim), rotation)
-        kv = rotate_tail(rms_norm(ops.linear(u, self.wkv), self.kv_norm, c.rms_norm_eps), rotation)
+        stored = self.encode_rows(u, step)
         entries = self._entries(u, qr, step)
 
         ring = step.cache.slot_rows(self.layer.swa)
         index = step.ring(ring, c.sliding_window - 1)
-        stored = ring.codec.encode(kv)
         # Earlier steps' rows are read before this step's rows take their places in the ring.
         window = WindowRows(ring.read_with(index.ring_offsets, stored), index.pool, index.valid)
         out = ops.sparse_attention(q, window, entries, self.sink, scale=c.head_dim**-0.5)
-        ops.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
+        self.store_rows(stored, step)
         grouped = rotate_tail(out, step.inverse_rotation(self.layer.rope)).view(out.shape[0], c.o_groups, -1)
         return ops.linear(ops.grouped_linear(grouped, self.wo_a), self.wo_b)
+
+    def encode_rows(self, u: Tensor, step: StepContext) -> Tensor:
+        """The key-value rows of u [T, d] at the step's positions, encoded as the layer's ring stores them."""
+        kv = rms_norm(self.operators.linear(u, self.wkv), self.kv_norm, self.constants.rms_norm_eps)
+        return step.cache.slot_rows(self.layer.swa).codec.encode(rotate_tail(kv, step.rotation(self.layer.rope)))
+
+    def store_rows(self, stored: Tensor, step: StepContext) -> None:
+        """Write the encoded rows of the step into the layer's ring, each at the place of its position."""
+        ring = step.cache.slot_rows(self.layer.swa)
+        index = step.ring(ring, self.constants.sliding_window - 1)
+        rows = stored.index_select(0, index.write_tokens)
+        self.operators.kv_scatter(ring, index.write_slot, index.write_row, rows)
 
     def _entries(self, u: Tensor, qr: Tensor, step: StepContext) -> EntryRows | None:
         """Complete and choose compressed entries as this layer's roles say; none at ratio 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import Operators
@@ -22,10 +23,18 @@ class Layer(nn.Module):
     attn_norm: Tensor
     ffn_norm: Tensor
 
-    def __init__(self, source: TensorSource, layer: LayerPlan, constants: Constants, operators: Operators) -> None:
+    def __init__(
+        self,
+        source: TensorSource,
+        layer: LayerPlan,
+        constants: Constants,
+        operators: Operators,
+        *,
+        is_draft_target: bool = False,
+    ) -> None:
         super().__init__()
         prefix = layer.prefix
-        self.operators, self.eps = operators, constants.rms_norm_eps
+        self.operators, self.eps, self.is_draft_target = operators, constants.rms_norm_eps, is_draft_target
         self.engram = Engram(source, f"{prefix}.engram", layer.engram, constants, operators) if layer.engram else None
         self.attention_mix = HyperConnection(source, f"{prefix}.hc_attn", constants, operators)
         self.attention = Attention(source, layer, constants, operators)
@@ -46,6 +55,8 @@ class Layer(nn.Module):
         ops = self.operators
         if self.engram is not None:
             x = self.engram(x, step.ngrams)
+        if self.is_draft_target:
+            step.features.append(x.to(torch.float32).mean(1).to(x.dtype))
         next_pre, post, comb = self.attention_mix(x)
         y = self.attention(rms_norm(ops.hyper_collapse(x, pre), self.attn_norm, self.eps), step)
         x = ops.hyper_expand(y, x, post, comb)

@@ -14,6 +14,8 @@ from deepinfer_gen.runtime.kernels.operators import Operators, ReferenceOperator
 from deepinfer_gen.runtime.kernels.reference.norm import rms_norm
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.draft_context import DraftContext, DraftRows
+from deepinfer_gen.runtime.model.dspark import Choose, Drafter, Drafts, greedy
 from deepinfer_gen.runtime.model.engram import ngram_classes
 from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.numerics import NUMERICS
@@ -26,7 +28,10 @@ from deepinfer_gen.runtime.weights import TensorSource, load_weights
 
 
 class Model(nn.Module):
-    """The backbone and the LM head, with weights as stored. ``report`` says what was read from the checkpoint."""
+    """Backbone, LM head and, where the engine drafts, the drafter, with weights as stored.
+
+    ``report`` says what was read from the checkpoint.
+    """
 
     embed: Tensor
     norm: Tensor
@@ -44,21 +49,25 @@ class Model(nn.Module):
         self.register_buffer("first_pre", torch.eye(1, c.hc_mult))
         for name, rope in plan.rope.items():
             self.register_buffer(f"rotary_{name}", rotary_table(rope, c.qk_rope_head_dim, c.max_positions))
-        self.layers = nn.ModuleList(Layer(source, layer, c, operators) for layer in plan.layers)
+        targets = plan.draft.target_layers if plan.draft else ()
+        self.layers = nn.ModuleList(
+            Layer(source, layer, c, operators, is_draft_target=layer.index in targets) for layer in plan.layers
+        )
+        self.drafter = Drafter(source, plan.draft, c, operators) if plan.draft else None
         self.has_engram = any(layer.engram for layer in plan.layers)
 
     def begin(self, batch: ForwardBatch, cache: KVCache) -> StepContext:
         """What the layers of one step share."""
-        rotary = {name: self.get_buffer(f"rotary_{name}") for name in self.plan.rope}
         ngrams = None
         if self.has_engram:
             pad_class = self.token_map[self.constants.engram_pad_token_id]
             ngrams = ngram_classes(batch, self.token_map, pad_class)
-        return StepContext(batch, cache, rotary, ngrams)
+        return StepContext(batch, cache, self._rotary(), ngrams)
 
     def forward(self, batch: ForwardBatch, cache: KVCache, output_tokens: Tensor) -> Tensor:
         """Run one step of ragged rows, prefill chunks or decode rows alike, and store its keys and states in ``cache``.
 
+        Where the engine drafts, the drafter's keys of all T tokens are stored with them, so that ``draft`` may follow.
         ``output_tokens`` int64 [K] are the tokens (indices into T) whose logits are wanted. Returns float32
         [K, vocab_size], which the caller may change in place.
         """
@@ -67,11 +76,30 @@ class Model(nn.Module):
             logits = self._step(self.begin(batch, cache), output_tokens)
         return logits.clone()
 
+    def draft(self, rows: DraftRows, cache: KVCache, choose: Choose = greedy) -> Drafts:
+        """Draft ``nextn`` tokens behind the newest token of each row, in one pass; ``cache`` is only read.
+
+        All tokens before the newest must have been through ``forward``; what it stored of rejected ones is not read.
+        ``choose`` picks each draft from its logits. Raises ``ValueError`` for an engine that does not draft.
+        """
+        if self.drafter is None:
+            raise ValueError("the engine was generated with speculative.nextn: 0 and has no drafter")
+        with torch.inference_mode():
+            step = DraftContext(self.drafter.block(rows), cache, self._rotary())
+            hidden = self.drafter(*self.first_streams(step.batch.input_ids), step)
+            drafts = self.drafter.refine(hidden, rows.token, self.head, choose)
+        return Drafts(drafts.ids.clone(), drafts.logits.clone(), drafts.confidence_logits.clone())
+
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
         x, pre = self.first_streams(step.batch.input_ids)
         for layer in self.layers:
             x, pre = layer(x, pre, step)
+        if self.drafter is not None:
+            self.drafter.observe(torch.cat(step.features, 1), step)
         return self.logits(x.index_select(0, output_tokens), pre.index_select(0, output_tokens))
+
+    def _rotary(self) -> dict[str, Tensor]:
+        return {name: self.get_buffer(f"rotary_{name}") for name in self.plan.rope}
 
     def first_streams(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Ids [T] to n copies of their embeddings [T, n, d], and pre [T, n] that picks the first."""
@@ -90,14 +118,14 @@ def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Pat
     Raises ``InputError`` for a policy that is not built, a kernel table that does not fit, and every fault of the
     checkpoint; nothing is half loaded.
     """
-    if plan.draft or plan.yoco or plan.policy not in NUMERICS:
+    if plan.yoco or plan.policy not in NUMERICS:
         raise InputError(
             Diagnostic(
                 "DI346",
-                f"the runtime runs the policies {', '.join(NUMERICS)} without draft layers or prefill truncation; this"
-                f" engine has policy '{plan.policy}', {plan.draft} and {plan.yoco}",
+                f"the runtime runs the policies {', '.join(NUMERICS)} without prefill truncation; this engine has"
+                f" policy '{plan.policy}' and {plan.yoco}",
                 file="model_plan.py",
-                help="generate it with speculative.nextn: 0 and yoco.mode: off",
+                help="generate it with yoco.mode: off",
             )
         )
     constants, operators = Constants.of(plan), ReferenceOperators(kernels, NUMERICS[plan.policy])

@@ -1,7 +1,8 @@
 """What the layers of one forward pass share: index tensors derived once from the batch, and published selections.
 
 A context lives for one step, so that no layer can inherit another step's selections; each is keyed by the layer that
-published it. The candidates are those of the model's one candidate source.
+published it. The candidates are those of the model's one candidate source. ``features`` are what the drafter's target
+layers saw, in layer order.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class StepContext:
     ngrams: Tensor | None = None
     selections: dict[int, Selection] = field(default_factory=dict)
     candidates: Tensor | None = None
+    features: list[Tensor] = field(default_factory=list)
     _units: Tensor | None = None
     _rotations: dict[str, Tensor] = field(default_factory=dict)
     _inverses: dict[str, Tensor] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class StepContext:
         """Index tensors of a ring whose queries look back ``depth`` rows."""
         key = (depth, region.geometry)
         if key not in self._rings:
-            self._rings[key] = _ring_index(self.batch, region, depth)
+            self._rings[key] = self._ring_index(region, depth)
         return self._rings[key]
 
     def entries(self, region: RegionRows, ratio: int) -> EntryIndex:
@@ -118,6 +120,9 @@ class StepContext:
             self._entries[key] = _entry_index(self.batch, self.units, region, ratio)
         return self._entries[key]
 
+    def _ring_index(self, region: RegionRows, depth: int) -> RingIndex:
+        return _causal_index(self.batch, region, depth)
+
     def publish(self, layer: int, region: RegionRows, entries: Tensor) -> None:
         """Make the entries [T, S] (-1 padded) chosen by ``layer`` available; ``region`` gives the rows per block."""
         known = entries.clamp(min=0)
@@ -125,7 +130,7 @@ class StepContext:
         self.selections[layer] = Selection(entries, entries >= 0, block, known % region.rows)
 
 
-def _ring_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIndex:
+def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIndex:
     device = batch.positions.device
     count = batch.positions.shape[0]
     token = torch.arange(count, device=device)

@@ -16,3 +16,8 @@ def quantise(probability: Tensor) -> Tensor:
     65535 is exact in float64, so every device rounds alike.
     """
     return torch.round(probability.to(torch.float64) * STEPS).to(torch.uint16)
+
+
+def of_logits(confidence_logits: Tensor) -> Tensor:
+    """What the confidence head emits, float of any shape, to uint16 of that shape."""
+    return quantise(torch.sigmoid(confidence_logits))

@@ -17,10 +17,10 @@ import deepinfer_gen.specs
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import Model, load_model
-from deepinfer_gen.runtime.plan_types import EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan
+from deepinfer_gen.runtime.plan_types import DraftPlan, EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan
 
 ORACLE = Path(__file__).parents[2] / "oracle"
-WINDOW, HEAD_DIM, INDEX_DIM, NUM_LAYERS = 128, 64, 32, 10
+WINDOW, HEAD_DIM, INDEX_DIM, NUM_LAYERS, DRAFT_LAYERS = 128, 64, 32, 10, 3
 RATIOS = (0, 0, 2, 2, 2, 2, 1, 1, 1, 1)
 KV_SOURCES = (None, None, 2, 2, 4, 4, 6, 6, 6, 6)
 INDEX_SOURCES = (None, None, 2, 2, 4, 4, 6, 6, 8, 8)
@@ -91,11 +91,17 @@ def tiny_engine(
     blocks: int = 256,
     slots: int = 20,
     nextn_room: int = 0,
+    nextn: int = 0,
     shift: int = 0,
 ) -> TinyEngine:
-    """Plan and layout by hand: ``nextn_room`` lengthens the rings, ``shift`` moves every state region but the first."""
+    """Plan and layout by hand: ``nextn_room`` lengthens the rings, ``shift`` moves every state region but the first.
+
+    With ``nextn`` the engine drafts: three more layers behind the backbone, and rings with room for as many tokens.
+    """
+    nextn_room = max(nextn_room, nextn)
     ring, accumulators = WINDOW + nextn_room + 1, 2 + nextn_room
     state: list[dict[str, Any]] = []
+    total = NUM_LAYERS + (DRAFT_LAYERS if nextn else 0)
     offset = 0
 
     def state_region(name: str, kind: str, layer: int, rows: int, row_bytes: int) -> Region:
@@ -109,7 +115,7 @@ def tiny_engine(
         offset += size + padding + shift
         return region
 
-    swa = [state_region(f"swa.{i}", "swa", i, ring, HEAD_DIM * 4) for i in range(NUM_LAYERS)]
+    swa = [state_region(f"swa.{i}", "swa", i, ring, HEAD_DIM * 4) for i in range(total)]
     ca = {i: state_region(f"ca_state.{i}", "ca_state", i, accumulators, HEAD_DIM * 8) for i in (2, 4)}
     regions: list[dict[str, Any]] = []
     main: dict[int, Region] = {}
@@ -157,8 +163,29 @@ def tiny_engine(
         )
         for i in range(NUM_LAYERS)
     )
+    drafting = tuple(
+        LayerPlan(
+            index=i,
+            prefix=f"mtp.{i - NUM_LAYERS}",
+            ratio=0,
+            experts=8,
+            experts_per_token=2,
+            rope="base",
+            kv_source=None,
+            index_source=None,
+            candidate_role="none",
+            engram=None,
+            stored=False,
+            swa=swa[i],
+            ca_state=None,
+            main=None,
+            index_keys=None,
+        )
+        for i in range(NUM_LAYERS, total)
+    )
+    draft = DraftPlan(nextn, 5, 510, (7, 8, 9), drafting) if nextn else None
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, None, None), layout)
+    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, draft, None), layout)
 
 
 def _entry(region: Region) -> dict[str, Any]:
@@ -301,3 +328,26 @@ def helpers() -> SimpleNamespace:
         small_tiles=SMALL_TILES,
         replace=replace,
     )
+
+
+@pytest.fixture(scope="session")
+def drafts() -> Mapping[str, Any]:
+    """The reference's drafts and speculative transcripts."""
+    with np.load(ORACLE / "drafts_f32nq.npz") as data:
+        return dict(data)
+
+
+@pytest.fixture(scope="session")
+def drafting_engine(oracle: Mapping[str, Any]) -> TinyEngine:
+    return tiny_engine(oracle, nextn=5)
+
+
+@pytest.fixture(scope="session")
+def drafting_model(drafting_engine: TinyEngine, checkpoint: Path) -> Model:
+    return load_model(drafting_engine.plan, kernel_table(TILES), checkpoint)
+
+
+@pytest.fixture
+def make_drafting_driver(drafting_model: Model, drafting_engine: TinyEngine) -> Any:
+    """Fresh drivers over fresh caches of the engine that drafts."""
+    return lambda: Driver(drafting_model, drafting_engine.layout)
