@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
+    "block_formats.py": (
+        ((16, 32), "values that share a scale in NVFP4 and in the MX formats"),
+        ((126,), "the floor of an mxfp4 scale, as a power of two"),
+    ),
     "consistency.py": (((77, 80), "characters of a value shown in a sentence"),),
     "metrics.py": (
         ((30.0, 60.0, 120.0, 300.0), "bucket limits of a histogram, seconds"),
         ((16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0), "bucket limits, tokens"),
     ),
-    "model/quant.py": (
-        ((127, 255), "ue8m0: exponent bias and the code of NaN"),
-        ((256,), "codes of a byte, which holds two e2m1 values"),
+    "number_formats.py": (
+        ((448.0,), "the largest e4m3 value"),
+        ((127, 255), "ue8m0 and float32: exponent bias; the code of NaN"),
+        ((23, 28, 0x7FFFFF), "fields of a float32"),
+        ((256,), "codes of a byte"),
     ),
     "random_numbers.py": (
         ((0xD2511F53, 0xCD9E8D57), "Philox 4x32 multipliers"),

@@ -124,8 +124,8 @@ def test_a_region_that_the_layout_lacks_is_refused(engine: Any) -> None:
 
 
 def test_a_format_without_an_encoder_is_named(engine: Any) -> None:
-    region = {"name": "swa.0", "offset": 0, "rows": 134, "row_bytes": 528, "format": "mxfp8_g32", "bytes": 70752}
-    layout = {"block": engine.layout["block"], "state": {"slot_bytes": 70752, "count": 2, "regions": [region]}}
+    region = {"name": "swa.0", "offset": 0, "rows": 134, "row_bytes": 384, "format": "int6_g64", "bytes": 51456}
+    layout = {"block": engine.layout["block"], "state": {"slot_bytes": 51456, "count": 2, "regions": [region]}}
     cache = KVCache(layout, torch.device("cpu"))
-    with pytest.raises(InputError, match=r"DI340.*mxfp8_g32.*built: fp32"):
-        cache.slot_rows(Region(0, 134, 528, "mxfp8_g32"))
+    with pytest.raises(InputError, match=r"DI340.*int6_g64.*built: bf16, fp32, mxfp4_g32, mxfp8_g32, nvfp4_g16"):
+        cache.slot_rows(Region(0, 134, 384, "int6_g64"))

@@ -14,7 +14,8 @@ import torch
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.quant import decode_e4m3_rows, decode_e4m3_tiles, decode_mxfp4_rows, decode_ue8m0
+from deepinfer_gen.runtime.model.quant import decode_e4m3_rows, decode_e4m3_tiles, decode_mxfp4_rows
+from deepinfer_gen.runtime.number_formats import decode_ue8m0
 from deepinfer_gen.runtime.weights import Weights, load_weights
 
 INDEX = "model.safetensors.index.json"
