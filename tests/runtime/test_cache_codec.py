@@ -132,6 +132,17 @@ def test_a_bad_value_stays_in_its_group(name: str, bad: float) -> None:
         assert not decoded.isnan().any()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU's records with the CPU's")
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_gpu_stores_the_same_bytes(name: str) -> None:
+    codec = codec_of(name)
+    bits = torch.randint(-(2**31), 2**31, (4096, 128), generator=torch.Generator().manual_seed(4), dtype=torch.int64)
+    rows = torch.cat([bits.to(torch.int32).view(torch.float32), torch.randn(4096, 128) * 100])
+    stored = codec.encode(rows)
+    assert torch.equal(codec.encode(rows.cuda()).cpu().view(torch.uint8), stored.view(torch.uint8))
+    assert codec.decode(stored.cuda()).cpu().nan_to_num(7e7).equal(codec.decode(stored).nan_to_num(7e7))
+
+
 def test_every_nan_gives_the_same_bytes() -> None:
     """Sign and payload of a NaN depend on the processor; the record must not."""
     bits = torch.tensor([0x7F800001, 0x7FC00000, 0x7FFFFFFF, -1, -0x400000], dtype=torch.int32)
