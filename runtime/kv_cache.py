@@ -176,17 +176,18 @@ def _rows(buffer: Tensor, region: Region) -> RegionRows:
 
 
 def _check_scales(region: Region, codec: CacheCodec) -> None:
-    """Data and scales must be in the proportion of the format, and absent where it has no scales."""
+    """Data and scales must be a record in the proportion of the format, and absent where it has no scales."""
     per_scale, parts = codec.data_bytes_per_scale, region.scales
     scale_bytes, data_bytes = (0, 0) if parts is None else (parts.bytes, parts.data_bytes)
-    if scale_bytes * per_scale == data_bytes and bool(per_scale) == bool(scale_bytes):
+    fits = scale_bytes * per_scale == data_bytes and bool(per_scale) == bool(scale_bytes)
+    if fits and (parts is None or data_bytes + scale_bytes == region.row_bytes):
         return
     expected = f"{per_scale} bytes of data for one of scale" if per_scale else "no scales"
     raise InputError(
         Diagnostic(
             "DI395",
             f"a row of format '{region.format}' has {expected}; the region at {region.offset} has {data_bytes} bytes of"
-            f" data and {scale_bytes} of scales",
+            f" data and {scale_bytes} of scales in rows of {region.row_bytes}",
             file="layout.json",
             help="generate the engine again",
         )

@@ -24,15 +24,15 @@ from deepinfer_gen.specs.resolve import resolve
 
 STORES = [
     pytest.param(policy, formats, layout, id=f"{name}-{layout}")
-    for name, policy, formats in (
-        ("quantised", "float32", ""),
-        ("bf16", "float32", ", main_format: bf16, index_format: bf16, swa_format: bf16"),
-        ("mixed", "float32", ", main_format: fp32, swa_format: bf16"),
-        ("fp32", "float32_unquantized", ""),
+    for name, policy, formats, layouts in (
+        ("quantised", "float32", "", ("interleaved", "split")),
+        ("mixed", "float32", ", main_format: fp32, swa_format: bf16", ("interleaved", "split")),
+        ("bf16", "float32", ", main_format: bf16, index_format: bf16, swa_format: bf16", ("split",)),
+        ("fp32", "float32_unquantized", "", ("interleaved",)),
     )
-    for layout in ("interleaved", "split")
+    for layout in layouts
 ]
-"""Every record format, rows with and without scales side by side, in both row layouts."""
+"""Every record format, rows with and without scales side by side; without any scales both layouts are one."""
 
 
 @pytest.fixture(scope="module")
