@@ -158,6 +158,8 @@ def _regions(layout: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
             yield from ((f"{part} {region['name']} {field}", region[field]) for field in ("offset", "bytes", "padding"))
             for rows in ("main", "index") if part == "block" else ():
                 yield f"{part} {region['name']} {rows} offset", region[rows]["offset"]
+                if "scales" in region[rows]:
+                    yield f"{part} {region['name']} {rows} scales offset", region[rows]["scales"]["offset"]
 
 
 def _kernels(kernels: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

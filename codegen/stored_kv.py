@@ -104,11 +104,20 @@ def _moved(pairs: Sequence[_Pair], what: str) -> Iterator[str]:
     sizes = ("rows", "row_bytes")
     if any(here[size] != there[size] for _, here, there in pairs for size in sizes):
         return
-    moved = [(layer, h["offset"], t["offset"]) for layer, h, t in pairs if h["offset"] != t["offset"]]
-    if moved:
-        layer, here, there = moved[0]
-        more = f", and {len(moved) - 1} more" if len(moved) > 1 else ""
-        yield f"{what} of layer {layer} start at {here:,}, not {there:,}{more}"
+    starts = [(layer, h["offset"], t["offset"]) for layer, h, t in pairs]
+    # Another row layout has other strides and is a reason of its own.
+    scales = [
+        (layer, h["scales"]["offset"], t["scales"]["offset"])
+        for layer, h, t in pairs
+        if "scales" in h and "scales" in t and h["scales"]["stride"] == t["scales"]["stride"]
+    ]
+    for places, verb in ((starts, "start"), (scales, "have their scales")):
+        moved = [place for place in places if place[1] != place[2]]
+        if moved:
+            layer, here, there = moved[0]
+            more = f", and {len(moved) - 1} more" if len(moved) > 1 else ""
+            yield f"{what} of layer {layer} {verb} at {here:,}, not {there:,}{more}"
+            return
 
 
 def _list(layers: Mapping[int, Any]) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
-from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan, Region
+from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan, Region, Scales
 
 Fault = tuple[str, str]
 """A file name and what it contradicts, with both values."""
@@ -31,6 +32,7 @@ def contradictions(
         *_compiled(constants, plan_digest, layout, graphs, model),
         *_graph_lookup(graphs),
         *_kernels(kernel_table, kernels),
+        *_bytes(layout),
         *_model(layout, model),
     )
 
@@ -85,6 +87,49 @@ def _kernels(table: Mapping[str, Any], kernels: Mapping[str, KernelConfig]) -> I
             yield "kernels.json", f"and kernels.py differ on {name}: {short(listed)} and {short(defined)}"
 
 
+def _bytes(layout: Mapping[str, Any]) -> Iterator[Fault]:
+    """No byte of a block or a slot may belong to two rows, and data and scales must lie as ``row_layout`` says."""
+    block, state = layout["block"], layout["state"]
+    kv = [(f"{r['name']} {kind}", r[kind]) for r in block["regions"] for kind in ("main", "index")]
+    rings = [(r["name"], r) for r in state["regions"]]
+    for name, entry in (*kv, *rings):
+        if entry.get("scales"):
+            yield from _parts(name, entry, Scales(**entry["scales"]), block["row_layout"])
+    for unit, size, regions in (("block", block["bytes"], kv), ("slot", state["slot_bytes"], rings)):
+        spans = sorted((*span, name) for name, entry in regions for span in _spans(entry))
+        for (_, end, first), (start, _, second) in pairwise(spans):
+            if start < end:
+                yield "layout.json", f"gives byte {start} of a {unit} to {first} and to {second}"
+                break
+        for start, end, name in spans:
+            if start < 0 or end > size:
+                yield "layout.json", f"lets {name} use bytes {start} to {end} of a {unit} of {size}"
+                break
+
+
+def _parts(name: str, entry: Mapping[str, Any], scales: Scales, row_layout: str) -> Iterator[Fault]:
+    if scales.data_bytes + scales.bytes != entry["row_bytes"]:
+        said = f"{scales.data_bytes} bytes of data and {scales.bytes} of scales"
+        yield "layout.json", f"gives {name} {said} in rows of {entry['row_bytes']}"
+    strides = scales.data_stride, scales.stride
+    whole, apart = (entry["row_bytes"], entry["row_bytes"]), (scales.data_bytes, scales.bytes)
+    if strides != (whole if row_layout == "interleaved" else apart):
+        yield "layout.json", f"says row_layout {row_layout}, and data and scales of {name} repeat after {strides} bytes"
+
+
+def _spans(entry: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """First and past-the-end byte of each run that the rows of a region own."""
+    rows, scales = entry["rows"], entry.get("scales")
+    if scales is None:
+        if rows and entry["row_bytes"]:
+            yield entry["offset"], entry["offset"] + rows * entry["row_bytes"]
+        return
+    for row in range(rows):
+        data, scale = entry["offset"] + row * scales["data_stride"], scales["offset"] + row * scales["stride"]
+        yield data, data + scales["data_bytes"]
+        yield scale, scale + scales["bytes"]
+
+
 def _model(layout: Mapping[str, Any], model: ModelPlan) -> Iterator[Fault]:
     """Every region of every layer must be the one that layout.json gives it."""
     state = {(region["kind"], region["layer"]): region for region in layout["state"]["regions"]}
@@ -115,7 +160,10 @@ def _fields(region: Region | None) -> dict[str, Any] | None:
 
 
 def _entry(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if entry is None else {name: entry[name] for name in ("offset", "rows", "row_bytes", "format")}
+    """What a region of model_plan.py must say; ``scales`` is None where the entry has none."""
+    if entry is None:
+        return None
+    return {name: entry.get(name) for name in ("offset", "rows", "row_bytes", "format", "scales")}
 
 
 def short(value: Any) -> str:

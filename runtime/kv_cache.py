@@ -13,10 +13,19 @@ import torch
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.runtime.cache_codec import CacheCodec, codec_of
-from deepinfer_gen.runtime.plan_types import Region
+from deepinfer_gen.runtime.plan_types import Region, Scales
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRows:
+    """The scales of a region whose rows keep them apart from their data; views like those of ``RegionRows``."""
+
+    grid: Tensor
+    flat: Tensor
+    row_stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,9 @@ class RegionRows:
     """The rows of one region in every unit (block or slot).
 
     ``grid`` [units, rows, elements] is for writing. ``flat`` [n, elements] starts a row at every element of the
-    buffer, so that one ``index_select`` reads any rows whatever the unit's size; ``offsets`` gives its indices.
+    buffer, so that one ``index_select`` reads any rows whatever the unit's size; ``offsets`` gives its indices. Where
+    data and scales lie apart, these are the data, and ``scales`` the rest of each row. Outside of this class a row is
+    always whole: what its codec encodes.
     """
 
     codec: CacheCodec
@@ -32,6 +43,7 @@ class RegionRows:
     flat: Tensor
     unit_stride: int
     row_stride: int
+    scales: ScaleRows | None = None
 
     @property
     def rows(self) -> int:
@@ -49,16 +61,37 @@ class RegionRows:
 
     def read(self, offsets: Tensor) -> Tensor:
         """Decoded float32 rows [*offsets.shape, dims]."""
-        decoded = self.codec.decode(self.flat.index_select(0, offsets.reshape(-1)))
+        decoded = self.codec.decode(self.stored(offsets.reshape(-1)))
         return decoded.view(*offsets.shape, decoded.shape[1])
 
     def read_with(self, offsets: Tensor, stored: Tensor) -> Tensor:
         """Decoded rows at ``offsets`` [N] followed by the encoded rows ``stored`` [T, elements]: [N + T, dims]."""
         count = offsets.shape[0]
         pool = stored.new_empty((count + stored.shape[0], stored.shape[1]))
-        torch.index_select(self.flat, 0, offsets, out=pool[:count])
+        self.stored(offsets, out=pool[:count])
         pool[count:] = stored
         return self.codec.decode(pool)
+
+    def stored(self, offsets: Tensor, out: Tensor | None = None) -> Tensor:
+        """The encoded rows [N, elements] at ``offsets`` [N], in ``out`` if given."""
+        if self.scales is None:
+            return torch.index_select(self.flat, 0, offsets, out=out)
+        data, scales = self.flat.shape[1], self.scales
+        # Only here is a row number needed again: the scales' rows have another stride in the same units.
+        row = offsets % self.unit_stride // self.row_stride
+        places = offsets - row * (self.row_stride - scales.row_stride)
+        if out is None:
+            out = self.flat.new_empty((offsets.shape[0], data + scales.flat.shape[1]))
+        out[:, :data] = self.flat.index_select(0, offsets)
+        out[:, data:] = scales.flat.index_select(0, places)
+        return out
+
+    def write(self, unit: Tensor, row: Tensor, stored: Tensor) -> None:
+        """Store encoded rows [N, elements] at (``unit``, ``row``), int64 [N]."""
+        data = self.grid.shape[2]
+        self.grid.index_put_((unit, row), stored[:, :data])
+        if self.scales is not None:
+            self.scales.grid.index_put_((unit, row), stored[:, data:])
 
 
 class KVCache:
@@ -113,21 +146,49 @@ def _regions(entries: Iterator[Mapping[str, Any]] | list[Mapping[str, Any]]) -> 
     """The regions that hold rows; a region of 0 bytes is listed in the layout but has none."""
     for entry in entries:
         if entry["rows"] and entry["row_bytes"]:
-            yield Region(entry["offset"], entry["rows"], entry["row_bytes"], entry["format"])
+            scales = Scales(**entry["scales"]) if "scales" in entry else None
+            yield Region(entry["offset"], entry["rows"], entry["row_bytes"], entry["format"], scales)
 
 
 def _rows(buffer: Tensor, region: Region) -> RegionRows:
     codec = codec_of(region.format)
-    size = codec.storage.itemsize
+    _check_scales(region, codec)
+    size, parts = codec.storage.itemsize, region.scales
     misaligned = [n for n in (buffer.shape[1], region.offset, region.row_bytes) if n % size]
     if misaligned:
         raise ValueError(f"{region}: {misaligned} bytes are not a multiple of the {size}-byte elements of its format")
     elements = buffer.view(-1).view(codec.storage)
-    unit, width, start = buffer.shape[1] // size, region.row_bytes // size, region.offset // size
-    return RegionRows(
-        codec=codec,
-        grid=elements.as_strided((buffer.shape[0], region.rows, width), (unit, width, 1), start),
-        flat=elements.as_strided((elements.numel() - start - width + 1, width), (1, 1), start),
-        unit_stride=unit,
-        row_stride=width,
+    unit = buffer.shape[1] // size
+
+    def views(offset: int, stride: int, width: int) -> tuple[Tensor, Tensor]:
+        """Grid and flat view of ``width`` elements for each row."""
+        grid = elements.as_strided((buffer.shape[0], region.rows, width), (unit, stride, 1), offset)
+        return grid, elements.as_strided((elements.numel() - offset - width + 1, width), (1, 1), offset)
+
+    if parts is None or (parts.offset == region.offset + parts.data_bytes and parts.stride == parts.data_stride):
+        # Data and scales of a row are neighbours: a record is one run of bytes.
+        stride = (region.row_bytes if parts is None else parts.data_stride) // size
+        grid, flat = views(region.offset // size, stride, region.row_bytes // size)
+        return RegionRows(codec, grid, flat, unit, stride)
+    apart = ScaleRows(*views(parts.offset, parts.stride, parts.bytes), row_stride=parts.stride)
+    grid, flat = views(region.offset, parts.data_stride, parts.data_bytes)
+    return RegionRows(codec, grid, flat, unit, parts.data_stride, apart)
+
+
+def _check_scales(region: Region, codec: CacheCodec) -> None:
+    """Data and scales must be a record in the proportion of the format, and absent where it has no scales."""
+    per_scale, parts = codec.data_bytes_per_scale, region.scales
+    scale_bytes, data_bytes = (0, 0) if parts is None else (parts.bytes, parts.data_bytes)
+    fits = scale_bytes * per_scale == data_bytes and bool(per_scale) == bool(scale_bytes)
+    if fits and (parts is None or data_bytes + scale_bytes == region.row_bytes):
+        return
+    expected = f"{per_scale} bytes of data for one of scale" if per_scale else "no scales"
+    raise InputError(
+        Diagnostic(
+            "DI395",
+            f"a row of format '{region.format}' has {expected}; the region at {region.offset} has {data_bytes} bytes of"
+            f" data and {scale_bytes} of scales in rows of {region.row_bytes}",
+            file="layout.json",
+            help="generate the engine again",
+        )
     )

@@ -75,13 +75,14 @@ def encode_e2m1(values: Tensor) -> Tensor:
     magnitude = values.abs()
     # Codes are 2y up to 2, y + 2 up to 4 and y / 2 + 4 up to 6: the least of the three rounded lines everywhere, and
     # rounding half to even on each line is rounding to the even code.
-    fine, coarse = (magnitude * 2).round_(), magnitude.round().add_(2)
-    code = torch.minimum(fine, coarse, out=fine)
-    code = torch.minimum(code, magnitude.mul_(0.5).round_().add_(4), out=code).clamp_(max=7).to(torch.int32)
+    code = (magnitude * 2).round_()
+    torch.minimum(code, magnitude.round().add_(2), out=code)
+    torch.minimum(code, magnitude.mul_(0.5).round_().add_(4), out=code)
+    codes = code.clamp_(max=7).to(torch.int32)
     # The sign bit of the float becomes bit 3.
-    code |= (values.contiguous().view(torch.int32) >> 28) & 8
-    pairs = torch.unflatten(code, -1, (-1, 2))
-    return (pairs[..., 0] | (pairs[..., 1] << 4)).to(torch.uint8)
+    codes.bitwise_or_((values.contiguous().view(torch.int32) >> 28).bitwise_and_(8))
+    pairs = torch.unflatten(codes, -1, (-1, 2))
+    return pairs[..., 1].bitwise_left_shift_(4).bitwise_or_(pairs[..., 0]).to(torch.uint8)
 
 
 def _bits(value: float) -> tuple[int, int]:

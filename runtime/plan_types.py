@@ -11,13 +11,32 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """Where a quantised region keeps data and scales apart, within each row or behind all rows.
+
+    Row r has ``data_bytes`` of data at the region's ``offset`` + r * ``data_stride`` and ``bytes`` of scales at this
+    ``offset`` + r * ``stride``.
+    """
+
+    offset: int
+    bytes: int
+    stride: int
+    data_bytes: int
+    data_stride: int
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
-    """Rows of one kind inside a state slot (``rows`` is a ring) or inside a KV block (``rows`` per block)."""
+    """Rows of one kind inside a state slot (``rows`` is a ring) or inside a KV block (``rows`` per block).
+
+    ``row_bytes`` are those of data and scales; a format without scales has rows that follow each other.
+    """
 
     offset: int
     rows: int
     row_bytes: int
     format: str
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepinfer_gen.codegen.derive.faults import fault
+from deepinfer_gen.codegen.derive import records
 from deepinfer_gen.codegen.plan import PlanBuilder
 from deepinfer_gen.specs.resolved import Resolved
 
@@ -11,10 +11,10 @@ BLOCK_ALIGNMENT = 128
 
 
 def derive(b: PlanBuilder, r: Resolved) -> None:
-    """``kv.*_row_bytes``, ``kv.bytes_per_token``, ``kv.source.L.*``, ``kv.block_*`` and ``kv.blocks_per_seq``."""
-    _row_bytes(b, r, "main", "model.config.head_dim", "one compressed KV row as the block cache holds it")
-    _row_bytes(b, r, "index", "model.config.index_head_dim", "one index key, scored to select compressed rows")
-    _row_bytes(b, r, "swa", "model.config.head_dim", "one window row in a state ring")
+    """Sizes of records, ``kv.bytes_per_token``, ``kv.source.L.*``, ``kv.block_*`` and ``kv.blocks_per_seq``."""
+    records.sizes(b, r, "main", "model.config.head_dim", "one compressed KV row as the block cache holds it")
+    records.sizes(b, r, "index", "model.config.index_head_dim", "one index key, scored to select compressed rows")
+    records.sizes(b, r, "swa", "model.config.head_dim", "one window row in a state ring")
     sources = r.model.kv_source_layer_ids
     b.formula(
         "kv.bytes_per_token",
@@ -51,44 +51,6 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         length="model.runtime_max_model_len",
         block_size="kv.block_size",
     )
-
-
-def _row_bytes(b: PlanBuilder, r: Resolved, kind: str, dims: str, why: str) -> None:
-    setting, key = f"kv.{kind}_format", f"kv.{kind}_row_bytes"
-    cache_format = b[setting]
-    for property_, said in (
-        ("bits", "bits of a value"),
-        ("group", "values that share a scale"),
-        ("scale_bytes", "bytes of a scale"),
-    ):
-        entry = f"formats.{cache_format}.{property_}"
-        b.table(
-            f"kv.{kind}_{property_}",
-            b[entry],
-            unit=b.unit(entry),
-            formula=f"{property_} of the format",
-            inputs={"format": setting, property_: entry},
-            why=f"{said} in {setting}",
-        )
-    b.formula(
-        key,
-        "dims * bits / 8 + dims / group * scale_bytes",
-        unit="B",
-        why=why,
-        dims=dims,
-        bits=f"kv.{kind}_bits",
-        group=f"kv.{kind}_group",
-        scale_bytes=f"kv.{kind}_scale_bytes",
-    )
-    if not isinstance(b[key], int):
-        raise fault(
-            r,
-            (setting, "model"),
-            "DI100",
-            f"a row of {dims.removeprefix('model.config.')} {b[dims]} values in {cache_format} takes {b[key]} bytes,"
-            " which is no whole number",
-            f"choose a {setting} whose group divides {b[dims]}",
-        )
 
 
 def _source(b: PlanBuilder, layer: int, previous: int | None) -> None:
@@ -138,3 +100,7 @@ def _source(b: PlanBuilder, layer: int, previous: int | None) -> None:
         rows=f"{prefix}.rows",
         main="kv.main_row_bytes",
     )
+    for kind in ("main", "index"):
+        records.scales_offset(
+            b, kind, f"{prefix}.{kind}_scales_offset", start=f"{prefix}.{kind}_offset", rows=f"{prefix}.rows"
+        )

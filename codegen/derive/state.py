@@ -6,6 +6,7 @@ one copy of the first ``state.stored_bytes`` bytes.
 
 from __future__ import annotations
 
+from deepinfer_gen.codegen.derive import records
 from deepinfer_gen.codegen.plan import PlanBuilder
 from deepinfer_gen.specs.resolved import Resolved
 
@@ -124,6 +125,10 @@ def _regions(b: PlanBuilder, r: Resolved) -> None:
                     f"{prefix}.{name}", "size", unit="B", why="the same for every region of its kind",
                     size=f"state.{kind}_region_{name}",
                 )  # fmt: skip
+        if kind == "swa":
+            records.scales_offset(
+                b, "swa", f"{prefix}.scales_offset", start=f"{prefix}.offset", rows="state.swa_ring_tokens"
+            )
         previous = prefix
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from deepinfer_gen.codegen.derive.kv import BLOCK_ALIGNMENT
 from deepinfer_gen.codegen.derive.state import REGION_ALIGNMENT
 from deepinfer_gen.codegen.plan import Plan
+from deepinfer_gen.runtime.plan_types import Region, Scales
 
 
 @dataclass(frozen=True, slots=True)
 class StateRegion:
-    """One region of a state slot; ``bytes`` include ``padding``."""
+    """One region of a state slot; ``bytes`` include ``padding``, ``scales`` is None in a format without them."""
 
     name: str
     kind: str
@@ -24,6 +25,7 @@ class StateRegion:
     rows: int
     row_bytes: int
     stored: bool
+    scales: Scales | None
 
 
 def layer_indices(plan: Plan) -> range:
@@ -46,6 +48,18 @@ def state_regions(plan: Plan) -> tuple[StateRegion, ...]:
     regions += [_state_region(plan, "ca_state", layer, "fp32", rows, row_bytes) for layer in accumulators]
     regions += [_state_region(plan, "ica_state", layer, "fp32", rows, 0) for layer in accumulators]
     return tuple(sorted(regions, key=lambda region: region.offset))
+
+
+def kv_rows(plan: Plan, source: int, kind: str) -> Region:
+    """The ``main`` or ``index`` rows of a KV source in a block."""
+    prefix = f"kv.source.{source}"
+    return Region(
+        offset=plan.integer(f"{prefix}.{kind}_offset"),
+        rows=plan.integer(f"{prefix}.rows"),
+        row_bytes=plan.integer(f"kv.{kind}_row_bytes"),
+        format=str(plan[f"kv.{kind}_format"]),
+        scales=_scales(plan, kind, f"{prefix}.{kind}_scales_offset"),
+    )
 
 
 def layout_content(plan: Plan) -> dict[str, Any]:
@@ -71,7 +85,7 @@ def layout_content(plan: Plan) -> dict[str, Any]:
         "stored_bytes": plan["state.stored_bytes"],
         "dropped_bytes": plan["state.dropped_bytes"],
         "alignment": REGION_ALIGNMENT,
-        "regions": [asdict(region) for region in state_regions(plan)],
+        "regions": [_without_none(asdict(region)) for region in state_regions(plan)],
     }
     return {"block": block, "state": state}
 
@@ -100,6 +114,20 @@ def _state_region(plan: Plan, kind: str, layer: int, format_: str, rows: int, ro
         rows=rows,
         row_bytes=row_bytes,
         stored=kind == "swa" and plan[f"layers.{layer}.stored"] is True,
+        scales=_scales(plan, kind, f"{prefix}.scales_offset"),
+    )
+
+
+def _scales(plan: Plan, kind: str, key: str) -> Scales | None:
+    """Data and scales of the ``kind`` rows whose scales begin at the Plan's ``key``; None without scales."""
+    if key not in plan:
+        return None
+    return Scales(
+        offset=plan.integer(key),
+        bytes=plan.integer(f"kv.{kind}_row_scales_bytes"),
+        stride=plan.integer(f"kv.{kind}_scales_stride"),
+        data_bytes=plan.integer(f"kv.{kind}_row_data_bytes"),
+        data_stride=plan.integer(f"kv.{kind}_data_stride"),
     )
 
 
@@ -112,13 +140,10 @@ def _kv_region(plan: Plan, layer: int) -> dict[str, Any]:
         "offset": plan[f"{prefix}.offset"],
         "bytes": plan[f"{prefix}.bytes"],
         "padding": plan[f"{prefix}.padding"],
-        **{
-            kind: {
-                "format": plan[f"kv.{kind}_format"],
-                "offset": plan[f"{prefix}.{kind}_offset"],
-                "rows": plan[f"{prefix}.rows"],
-                "row_bytes": plan[f"kv.{kind}_row_bytes"],
-            }
-            for kind in ("main", "index")
-        },
+        **{kind: _without_none(asdict(kv_rows(plan, layer, kind))) for kind in ("main", "index")},
     }
+
+
+def _without_none(entry: dict[str, Any]) -> dict[str, Any]:
+    """A region of a format without scales has no such key."""
+    return {name: value for name, value in entry.items() if value is not None}

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from deepinfer_gen.codegen.plan import Plan
-from deepinfer_gen.codegen.views.layout import StateRegion, layer_indices, state_regions
+from deepinfer_gen.codegen.views.layout import StateRegion, kv_rows, layer_indices, state_regions
 from deepinfer_gen.codegen.views.python_text import expression
 from deepinfer_gen.formula import Value
 from deepinfer_gen.runtime.plan_types import (
@@ -131,7 +131,7 @@ def _expert_starts(plan: Plan) -> ExpertStarts | None:
 
 def _layer(plan: Plan, layer: int, regions: dict[str, StateRegion]) -> LayerPlan:
     prefix = f"layers.{layer}"
-    source = plan[f"{prefix}.kv_source"]
+    source = _optional(plan, f"{prefix}.kv_source")
     accumulator = regions.get(f"ca_state.{layer}")
     return LayerPlan(
         index=layer,
@@ -140,15 +140,15 @@ def _layer(plan: Plan, layer: int, regions: dict[str, StateRegion]) -> LayerPlan
         experts=plan.integer(f"{prefix}.experts"),
         experts_per_token=plan.integer(f"{prefix}.experts_per_token"),
         rope=str(plan[f"{prefix}.rope"]),
-        kv_source=_optional(plan, f"{prefix}.kv_source"),
+        kv_source=source,
         index_source=_optional(plan, f"{prefix}.index_source"),
         candidate_role=str(plan[f"{prefix}.candidate_role"]),
         engram=_engram(plan, layer) if plan[f"{prefix}.engram"] is True else None,
         stored=plan[f"{prefix}.stored"] is True,
         swa=_ring(regions[f"swa.{layer}"]),
         ca_state=_ring(accumulator) if accumulator else None,
-        main=None if source is None else _rows(plan, f"kv.source.{source}", "main"),
-        index_keys=None if source is None else _rows(plan, f"kv.source.{source}", "index"),
+        main=None if source is None else kv_rows(plan, source, "main"),
+        index_keys=None if source is None else kv_rows(plan, source, "index"),
     )
 
 
@@ -162,16 +162,7 @@ def _engram(plan: Plan, layer: int) -> EngramPlan:
 
 
 def _ring(region: StateRegion) -> Region:
-    return Region(offset=region.offset, rows=region.rows, row_bytes=region.row_bytes, format=region.format)
-
-
-def _rows(plan: Plan, source: str, kind: str) -> Region:
-    return Region(
-        offset=plan.integer(f"{source}.{kind}_offset"),
-        rows=plan.integer(f"{source}.rows"),
-        row_bytes=plan.integer(f"kv.{kind}_row_bytes"),
-        format=str(plan[f"kv.{kind}_format"]),
-    )
+    return Region(region.offset, region.rows, region.row_bytes, region.format, region.scales)
 
 
 def _kernel(plan: Plan, keys: Sequence[str], name: str) -> KernelConfig:

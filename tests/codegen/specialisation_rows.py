@@ -8,15 +8,19 @@ from .specialisation_table import (
     CONFIG,
     FIXED,
     GRAPHS,
+    INDEX_SCALES,
     KERNELS,
     LATER_SOURCES,
     LAYOUT,
+    MAIN_SCALES,
     MODEL,
     POOL,
+    RING_SCALES,
     ROW_KERNELS,
     SCHEDULER,
     SLOT_OFFSETS,
     SOURCE_BYTES,
+    Change,
     Row,
     each,
     planned,
@@ -24,9 +28,15 @@ from .specialisation_table import (
 )  # fmt: skip
 
 
-def bf16_record(rows: str) -> dict[str, int]:
-    """Two bytes a value and no scale."""
-    return {f"kv.{rows}_bits": 16, f"kv.{rows}_group": 1, f"kv.{rows}_scale_bytes": 0}
+def bf16_record(rows: str) -> dict[str, int | Change]:
+    """Two bytes a value and no scale, and so no place for scales."""
+    places = ("row_data_bytes", "row_scales_bytes", "data_stride", "scales_stride")
+    return {
+        f"kv.{rows}_bits": 16,
+        f"kv.{rows}_group": 1,
+        f"kv.{rows}_scale_bytes": 0,
+        **{f"kv.{rows}_{place}": Change.ABSENT for place in places},
+    }
 
 
 MORE_ROWS: tuple[Row, ...] = (
@@ -42,7 +52,10 @@ MORE_ROWS: tuple[Row, ...] = (
             **POOL,
             **LATER_SOURCES,
             **SOURCE_BYTES,
+            **dict.fromkeys((f"kv.source.{n}.main_scales_offset" for n in (2, 8, 14, 20)), Change.ABSENT),
+            **INDEX_SCALES,
             "kv.source.2.index_offset": 65_536,
+            "kv.source.2.index_scales_offset": 65_536 + 64,
             **each("{}{}", ROW_KERNELS, ("main_format", "main_row_bytes")),
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
@@ -61,6 +74,8 @@ MORE_ROWS: tuple[Row, ...] = (
             **POOL,
             **LATER_SOURCES,
             **SOURCE_BYTES,
+            **dict.fromkeys((f"kv.source.{n}.index_scales_offset" for n in (2, 8, 14, 20)), Change.ABSENT),
+            **MAIN_SCALES,
             **each("kernels.{}.static.{}", ("kv_scatter", "index_scores"), ("index_format", "index_row_bytes")),
         },
         (CONFIG, LAYOUT, MODEL, *KERNELS),
@@ -78,6 +93,7 @@ MORE_ROWS: tuple[Row, ...] = (
             "state.slot_bytes": 5_986_304,
             "memory.state_bytes": 921_890_816,
             **SLOT_OFFSETS,
+            **dict.fromkeys((f"state.swa.{n}.scales_offset" for n in range(43)), Change.ABSENT),
             **FIXED,
             **each("{}{}", ROW_KERNELS, ("swa_format", "swa_row_bytes")),
         },
@@ -88,8 +104,19 @@ MORE_ROWS: tuple[Row, ...] = (
     row(
         "kv.row_layout",
         "split",
-        each("kernels.{}.static.row_layout", ("kv_scatter", "sparse_attention", "index_scores")),
-        (LAYOUT, *KERNELS),
+        {
+            **each("kernels.{}.static.row_layout", ("kv_scatter", "sparse_attention", "index_scores")),
+            **{"kv.main_data_stride": 256, "kv.main_scales_stride": 32},
+            **{"kv.index_data_stride": 64, "kv.index_scales_stride": 4},
+            **{"kv.swa_data_stride": 512, "kv.swa_scales_stride": 16},
+            **MAIN_SCALES,
+            "kv.source.2.main_scales_offset": 64 * 256,
+            **INDEX_SCALES,
+            "kv.source.2.index_scales_offset": 64 * 288 + 64 * 64,
+            **RING_SCALES,
+            "state.swa.0.scales_offset": 134 * 512,
+        },
+        (LAYOUT, MODEL, *KERNELS),
         blocks_stored_reads=True,
         behaviour="all data of a region, then all scales",
     ),
@@ -116,6 +143,7 @@ MORE_ROWS: tuple[Row, ...] = (
             "state.slot_bytes": 3_058_368,
             "memory.state_bytes": 470_988_672,
             **SLOT_OFFSETS,
+            **RING_SCALES,
             **ACCUMULATORS,
             "graphs.max_total_q": 512,
             "graphs.sizes": (1, 2, 4, *range(8, 513, 8)),
@@ -155,6 +183,7 @@ MORE_ROWS: tuple[Row, ...] = (
             "state.slot_bytes": 3_198_336,
             "memory.state_bytes": 492_543_744,
             **SLOT_OFFSETS,
+            **RING_SCALES,
             **ACCUMULATORS,
             **FIXED,
             **each("{}ring", ROW_KERNELS),

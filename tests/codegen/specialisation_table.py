@@ -101,6 +101,7 @@ FIXED: Mapping[str, Change] = dict.fromkeys(("memory.fixed_bytes", "memory.max_b
 POOL: Mapping[str, Change] = dict.fromkeys(("memory.max_blocks", "memory.total_bytes"), ANY)
 """What moves with the size of a block."""
 LATER_SOURCES = each("kv.source.{}.{}", (8, 14, 20), ("offset", "main_offset", "index_offset"))
+MAIN_SCALES, INDEX_SCALES = (each("kv.source.{}.{}_scales_offset", (8, 14, 20), (rows,)) for rows in ("main", "index"))
 SOURCE_BYTES = each("kv.source.{}.bytes", (2, 8, 14, 20))
 ROW_KERNELS = ("kernels.kv_scatter.static.", "kernels.sparse_attention.static.")
 SLOT_OFFSETS = {
@@ -109,6 +110,7 @@ SLOT_OFFSETS = {
     **each("state.swa.{}.bytes", range(43)),
     "state.swa_region_bytes": ANY,
 }
+RING_SCALES = each("state.swa.{}.scales_offset", range(1, 43))
 ACCUMULATORS = {**each("state.ca_state.{}.bytes", (2, 8, 14)), "state.ca_state_region_bytes": ANY}
 
 ROWS: tuple[Row, ...] = (
@@ -313,7 +315,10 @@ ROWS: tuple[Row, ...] = (
             **LATER_SOURCES,
             **SOURCE_BYTES,
             **each("kv.source.{}.rows", (2, 8, 14, 20)),
+            **MAIN_SCALES,
+            **INDEX_SCALES,
             "kv.source.2.index_offset": 9216,
+            "kv.source.2.index_scales_offset": 9216 + 64,
         },
         (CONFIG, LAYOUT, MODEL),
         blocks_stored_reads=True,

@@ -294,6 +294,7 @@ BEHAVIOURS = (
 
 _RENDERED = "tests/codegen/test_specialisation.py: test_plan_keys and test_generated_files"
 _STORED = "tests/codegen/test_specialisation.py: test_whether_stored_kv_can_be_read"
+_ROWS_STORED = "tests/runtime/model/test_caches.py: test_a_step_writes_only_its_rows, in each format"
 _MEMORY = (
     "one rank holds every table and every expert once; tests/codegen/derive/test_released.py: test_engram_placement"
 )
@@ -304,10 +305,10 @@ SHOWN_ELSEWHERE = {
     "hardware": "tests/runtime/test_mechanisms.py: hardware.backend",
     "parallel.engram_placement": _MEMORY,
     "eplb.min_redundant_per_rank": _MEMORY,
-    "kv.main_format": "tests/runtime/model/test_caches.py: test_a_format_without_an_encoder_is_named",
-    "kv.index_format": "tests/runtime/model/test_caches.py: test_a_format_without_an_encoder_is_named",
-    "kv.swa_format": "tests/runtime/model/test_caches.py: test_a_format_without_an_encoder_is_named",
-    "kv.row_layout": _STORED,
+    "kv.main_format": _ROWS_STORED,
+    "kv.index_format": _ROWS_STORED,
+    "kv.swa_format": _ROWS_STORED,
+    "kv.row_layout": "tests/runtime/model/test_caches.py: test_both_row_layouts_compute_the_same_bits",
     "kv.store_grain": _STORED,
 }
 """Fields whose effect is not a decision of the built scheduler, and what shows it."""

@@ -151,6 +151,7 @@ def test_constants_of_the_large_engine() -> None:
     ]  # fmt: skip
     assert layout["block"]["regions"][0]["index"] == {
         "format": "mxfp4_g32", "offset": 64 * 288, "rows": 64, "row_bytes": 68,
+        "scales": {"offset": 64 * 288 + 64, "bytes": 4, "stride": 68, "data_bytes": 64, "data_stride": 68},
     }  # fmt: skip
     assert len(layout["block"]["aliases"]) == 38 - 4
     assert [r["name"] for r in layout["state"]["regions"][-6:]] == [

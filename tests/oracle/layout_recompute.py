@@ -20,26 +20,32 @@ BLOCK_ALIGNMENT, REGION_ALIGNMENT, STATE_ALIGNMENT = 128, 32, 16
 GAP = -1
 
 
-def record_bytes(fmt: str, width: int) -> int:
-    """Bytes of one row of ``width`` values."""
+def record_parts(fmt: str, width: int) -> tuple[int, int]:
+    """Bytes of data and of scales of one row of ``width`` values."""
     match fmt:
         case "nvfp4_g16":
-            return width // 2 + width // 16
+            return width // 2, width // 16
         case "mxfp4_g32":
-            return width // 2 + width // 32
+            return width // 2, width // 32
         case "mxfp8_g32":
-            return width + width // 32
+            return width, width // 32
         case "bf16":
-            return 2 * width
+            return 2 * width, 0
         case "fp32":
-            return 4 * width
+            return 4 * width, 0
     raise ValueError(f"unknown format {fmt}")
+
+
+def record_bytes(fmt: str, width: int) -> int:
+    """Bytes of one row of ``width`` values."""
+    return sum(record_parts(fmt, width))
 
 
 def check_layout(layout: Json, config: Json) -> list[str]:
     """All disagreements between ``layout`` and the layout that the model config demands; empty if there is none."""
     text: Json = config.get("text_config", config)
-    return [*_check_block(layout["block"], text), *_check_state(layout["state"], text)]
+    row_layout = layout["block"]["row_layout"]
+    return [*_check_block(layout["block"], text), *_check_state(layout["state"], text, row_layout)]
 
 
 def _up(size: int, multiple: int) -> int:
@@ -61,6 +67,8 @@ def _roles(text: Json) -> tuple[list[int], dict[int, int]]:
 def _check_block(block: Json, text: Json) -> Iterator[str]:
     sources, sharing = _roles(text)
     tokens = block["tokens"]
+    if block["row_layout"] not in ("interleaved", "split"):
+        yield f"block.row_layout: {block['row_layout']!r} is no layout"
     owner = np.full(block["bytes"], GAP, dtype=np.int64)
     end = 0
     yield from _differ("block.regions[].layer", [r["layer"] for r in block["regions"]], sources)
@@ -77,7 +85,8 @@ def _check_block(block: Json, text: Json) -> Iterator[str]:
             yield from _differ(f"{name}.{part}.rows", rows["rows"] * ratio, tokens)
             yield from _differ(f"{name}.{part}.row_bytes", rows["row_bytes"], record_bytes(rows["format"], width))
             yield from _differ(f"{name}.{part}.offset", rows["offset"], cursor)
-            yield from _paint(owner, f"{name}.{part}", rows["offset"], rows["rows"], rows["row_bytes"], number)
+            yield from _scales(f"{name}.{part}", rows, width, block["row_layout"])
+            yield from _paint(owner, f"{name}.{part}", rows, number)
             cursor += tokens // ratio * record_bytes(rows["format"], width)
         padded = _up(cursor - end, REGION_ALIGNMENT)
         yield from _differ(f"{name}.bytes", region["bytes"], padded)
@@ -93,7 +102,7 @@ def _check_block(block: Json, text: Json) -> Iterator[str]:
     yield from _differ("number of block.aliases", len(block["aliases"]), len(sharing))
 
 
-def _check_state(state: Json, text: Json) -> Iterator[str]:
+def _check_state(state: Json, text: Json, row_layout: str) -> Iterator[str]:
     regions: Sequence[Json] = state["regions"]
     ratios, head_dim, backbone = text["compress_ratios"], text["head_dim"], text["num_hidden_layers"]
     cut = max(text["kv_source_layer_ids"])
@@ -120,18 +129,21 @@ def _check_state(state: Json, text: Json) -> Iterator[str]:
         if region["kind"] == "ica_state":
             size = 0
             yield from _differ(f"{name}.bytes", region["bytes"], size)
+            yield from _differ(f"{name}.scales", region.get("scales"), None)
         else:
             if region["kind"] == "swa":
                 rows, width = text["sliding_window"] + backtracking, record_bytes(region["format"], head_dim)
+                yield from _scales(name, region, head_dim, row_layout)
             else:
                 yield from _differ(f"{name}.format", region["format"], "fp32")
                 rows, width = ratios[layer] + backtracking - 1, 2 * head_dim * 4
+                yield from _differ(f"{name}.scales", region.get("scales"), None)
             yield from _differ(f"{name}.rows", region["rows"], rows)
             yield from _differ(f"{name}.row_bytes", region["row_bytes"], width)
             size = _up(rows * width, STATE_ALIGNMENT)
             yield from _differ(f"{name}.bytes", region["bytes"], size)
             yield from _differ(f"{name}.padding", region["padding"], size - rows * width)
-        yield from _paint(owner, name, region["offset"], region["rows"], region["row_bytes"], number)
+        yield from _paint(owner, name, region, number)
         keep = region["kind"] == "swa" and layer < cut
         yield from _differ(f"{name}.stored", region["stored"], keep)
         end += size
@@ -144,16 +156,40 @@ def _check_state(state: Json, text: Json) -> Iterator[str]:
     yield from _differ("bytes of a slot that no row owns", unowned, sum(r["padding"] for r in regions))
 
 
-def _paint(owner: np.ndarray, name: str, offset: int, rows: int, row_bytes: int, number: int) -> Iterator[str]:
-    """Claim the bytes of ``rows`` records; a byte claimed twice or beyond the end is a fault."""
-    end = offset + rows * row_bytes
-    if offset < 0 or end > owner.size:
-        yield f"{name}: bytes {offset}..{end} leave the {owner.size} bytes there are"
-        return
-    span = owner[offset:end]
-    if (span != GAP).any():
-        yield f"{name}: overlaps another region at byte {offset + int(np.argmax(span != GAP))}"
-    span[:] = number
+def _scales(name: str, rows: Json, width: int, row_layout: str) -> Iterator[str]:
+    """Data and scales of the rows must lie as ``row_layout`` says; rows without scales must not name any."""
+    data, scales = record_parts(rows["format"], width)
+    expected = None
+    if scales:
+        apart = row_layout == "split"
+        expected = {
+            "offset": rows["offset"] + data * (rows["rows"] if apart else 1),
+            "bytes": scales,
+            "stride": scales if apart else data + scales,
+            "data_bytes": data,
+            "data_stride": data if apart else data + scales,
+        }
+    yield from _differ(f"{name}.scales", rows.get("scales"), expected)
+
+
+def _paint(owner: np.ndarray, name: str, rows: Json, number: int) -> Iterator[str]:
+    """Claim the bytes that the rows name; a byte claimed twice or beyond the end is a fault."""
+    scales = rows.get("scales")
+    runs = [(rows["offset"], scales["data_bytes"] if scales else rows["row_bytes"],
+             scales["data_stride"] if scales else rows["row_bytes"])]  # fmt: skip
+    if scales:
+        runs.append((scales["offset"], scales["bytes"], scales["stride"]))
+    for start, width, stride in runs:
+        for row in range(rows["rows"]):
+            offset = start + row * stride
+            if offset < 0 or offset + width > owner.size:
+                yield f"{name}: bytes {offset}..{offset + width} leave the {owner.size} bytes there are"
+                return
+            span = owner[offset : offset + width]
+            if (span != GAP).any():
+                yield f"{name}: row {row} overlaps another row at byte {offset + int(np.argmax(span != GAP))}"
+                return
+            span[:] = number
 
 
 def _differ(what: str, found: object, expected: object) -> Iterator[str]:

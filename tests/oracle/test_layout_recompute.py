@@ -5,10 +5,17 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.codegen.views.layout import layout_content
+from deepinfer_gen.codegen.views.model import model_plan
+from deepinfer_gen.specs.load import load_spec
+from deepinfer_gen.specs.resolve import resolve
 
 from .layout_recompute import check_layout
 
@@ -25,7 +32,15 @@ RELEASED: dict[str, Any] = {
 }
 
 
-def released_layout(tokens: int) -> dict[str, Any]:
+def scales(offset: int, rows: int, data: int, size: int, *, split: bool) -> dict[str, int]:
+    """Behind each row's data, or behind the data of all rows."""
+    if split:
+        return {"offset": offset + rows * data, "bytes": size, "stride": size, "data_bytes": data, "data_stride": data}
+    stride = data + size
+    return {"offset": offset + data, "bytes": size, "stride": stride, "data_bytes": data, "data_stride": stride}
+
+
+def released_layout(tokens: int, *, split: bool = False) -> dict[str, Any]:
     """The released model's layout typed out: 288-byte main, 68-byte index, 528-byte window rows, nextn 5.
 
     Block 128: 64 x 288 = 18,432 and 64 x 68 = 4,352 make 22,784 for a ratio-2 source, 45,568 for the ratio-1 source.
@@ -36,13 +51,16 @@ def released_layout(tokens: int) -> dict[str, Any]:
     for layer, offset in ((2, 0), (8, pair), (14, 2 * pair), (20, 3 * pair)):
         ratio = 1 if layer == 20 else 2
         rows = tokens // ratio
-        main = {"format": "nvfp4_g16", "offset": offset, "rows": rows, "row_bytes": 288}
-        index = {"format": "mxfp4_g32", "offset": offset + rows * 288, "rows": rows, "row_bytes": 68}
+        main = {"format": "nvfp4_g16", "offset": offset, "rows": rows, "row_bytes": 288,
+                "scales": scales(offset, rows, 256, 32, split=split)}  # fmt: skip
+        index = {"format": "mxfp4_g32", "offset": offset + rows * 288, "rows": rows, "row_bytes": 68,
+                 "scales": scales(offset + rows * 288, rows, 64, 4, split=split)}  # fmt: skip
         blocks.append({"name": f"kv.{layer}", "layer": layer, "ratio": ratio, "offset": offset,
                        "bytes": pair * 2 // ratio, "padding": 0, "main": main, "index": index})  # fmt: skip
     states = [
         {"name": f"swa.{n}", "kind": "swa", "layer": n, "format": "mxfp8_g32", "offset": 70_752 * n, "bytes": 70_752,
-         "padding": 0, "rows": 134, "row_bytes": 528, "stored": n < 20}
+         "padding": 0, "rows": 134, "row_bytes": 528, "stored": n < 20,
+         "scales": scales(70_752 * n, 134, 512, 16, split=split)}
         for n in range(43)
     ]  # fmt: skip
     for layer, offset in ((2, 3_042_336), (8, 3_071_008), (14, 3_099_680)):
@@ -56,7 +74,7 @@ def released_layout(tokens: int) -> dict[str, Any]:
     sharing = {2: range(3, 8), 8: range(9, 14), 14: range(15, 20), 20: range(21, 40)}
     return {
         "block": {"tokens": tokens, "bytes": size, "alignment": 128, "padding": padding, "count": 1000,
-                  "row_layout": "interleaved", "regions": blocks,
+                  "row_layout": "split" if split else "interleaved", "regions": blocks,
                   "aliases": [{"layer": n, "of": s} for s, layers in sharing.items() for n in layers]},
         "state": {"slot_bytes": 3_128_352, "count": 154, "stored_bytes": 1_415_040, "dropped_bytes": 1_713_312,
                   "alignment": 16, "regions": states},
@@ -115,14 +133,28 @@ MUTATIONS: dict[str, Callable[[dict[str, Any]], None]] = {
     "state of index keys": _set("state", "regions", 46, "bytes", to=16),
     "rings in another order": _swap_regions,
     "index rows before main rows": _swap_main_and_index,
+    "another name for the row layout": _set("block", "row_layout", to="split"),
+    "no layout at all": _set("block", "row_layout", to="tiled"),
+    "scales inside the data": _set("block", "regions", 0, "main", "scales", "offset", to=224),
+    "scales of a ring that start late": _set("state", "regions", 3, "scales", "offset", to=3 * 70_752 + 528),
+    "scales too short": _set("block", "regions", 1, "index", "scales", "bytes", to=2),
+    "scales with the stride of split rows": _set("state", "regions", 8, "scales", "stride", to=16),
+    "data with the stride of split rows": _set("block", "regions", 2, "main", "scales", "data_stride", to=256),
+    "data of another size": _set("block", "regions", 2, "main", "scales", "data_bytes", to=288),
+    "a ring without scales": lambda layout: layout["state"]["regions"][5].pop("scales"),
+    "index rows without scales": lambda layout: layout["block"]["regions"][3]["index"].pop("scales"),
+    "an accumulator with scales": lambda layout: layout["state"]["regions"][43].update(
+        scales=scales(3_042_336, 7, 4_032, 64, split=False)
+    ),
     "a region left out": lambda layout: layout["state"]["regions"].pop(30),
     "a source left out": lambda layout: layout["block"]["regions"].pop(1),
 }
 
 
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("tokens", [128, 32])
-def test_the_released_layout_typed_by_hand_agrees(tokens: int) -> None:
-    assert check_layout(released_layout(tokens), RELEASED) == []
+def test_the_released_layout_typed_by_hand_agrees(tokens: int, split: bool) -> None:
+    assert check_layout(released_layout(tokens, split=split), RELEASED) == []
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -130,6 +162,27 @@ def test_every_kind_of_fault_is_found(name: str) -> None:
     layout = copy.deepcopy(released_layout(128))
     MUTATIONS[name](layout)
     assert check_layout(layout, RELEASED) != []
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "split"])
+@pytest.mark.parametrize("tokens", [32, 128])
+def test_the_compiler_writes_the_layout_typed_by_hand(layout: str, tokens: int, tmp_path: Path) -> None:
+    """Byte positions of data and scales of both row layouts, as ``layout.json`` and ``model_plan.py`` carry them."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "engine: {name: typed}\nmodel: deepseek-v4.1-flash\nhardware: sm100\nparallel: {dp: 8, ep: 8}\n"
+        "limits: {max_num_seqs: 128, max_model_len: 4096}\n"
+        f"kv: {{num_blocks: 1000, block_size: {tokens}, row_layout: {layout}}}\n"
+    )
+    plan = derive(resolve(load_spec(spec)))
+    expected = released_layout(tokens, split=layout == "split")
+    assert layout_content(plan) == expected
+    window, entries = expected["state"]["regions"], {r["layer"]: r for r in expected["block"]["regions"]}
+    for layer in model_plan(plan).layers:
+        assert asdict(layer.swa)["scales"] == window[layer.index]["scales"]
+        if layer.kv_source is not None and layer.main and layer.index_keys:
+            assert asdict(layer.main) == entries[layer.kv_source]["main"]
+            assert asdict(layer.index_keys) == entries[layer.kv_source]["index"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

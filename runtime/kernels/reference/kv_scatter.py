@@ -14,4 +14,4 @@ def kv_scatter(region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor, *,
     The caller gives each real place once; only padding rows may share one, in unit 0.
     """
     for t in tiles(stored.shape[0], rows):
-        region.grid.index_put_((unit[t], row[t]), stored[t])
+        region.write(unit[t], row[t], stored[t])

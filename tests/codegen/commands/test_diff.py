@@ -127,6 +127,19 @@ def test_a_moved_region_is_a_reason(write_spec: WriteSpec) -> None:
     )
 
 
+def test_moved_scales_are_a_reason(write_spec: WriteSpec) -> None:
+    split = ("block_size: 32", "block_size: 32\n  row_layout: split")
+    view = open_view(write_spec("split.yaml", ("float32_unquantized", "float32"), split))
+    moved = json.loads(json.dumps(view.layout))
+    moved["block"]["regions"][0]["main"]["scales"]["offset"] += 2
+    moved["state"]["regions"][1]["scales"]["offset"] += 4
+    # 16 rows of 32 bytes of data; a ring of 129 x 66 = 8,514 bytes padded to 8,528, then 129 x 64 bytes of data.
+    assert unreadable_because(view, replace(view, layout=moved)) == (
+        "block layout: main rows of layer 2 have their scales at 512, not 514",
+        "stored state: window rings of layer 1 have their scales at 16,784, not 16,788",
+    )
+
+
 def test_another_model_is_a_reason_and_drafting_is_none(cli: Cli, write_spec: WriteSpec, tmp_path: Path) -> None:
     config = json.loads((presets()["tiny-v41"] / "config.json").read_text())
     config["text_config"]["rope_theta"] = 20000

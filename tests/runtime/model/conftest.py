@@ -317,7 +317,7 @@ class Driver:
         return out
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def helpers() -> SimpleNamespace:
     """The plan builders, for tests that change them."""
     return SimpleNamespace(

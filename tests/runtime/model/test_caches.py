@@ -3,16 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.codegen.views.layout import layout_content
+from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.plan_types import Region
+from deepinfer_gen.specs.load import load_spec
+from deepinfer_gen.specs.resolve import resolve
+
+STORES = [
+    pytest.param(policy, formats, layout, id=f"{name}-{layout}")
+    for name, policy, formats, layouts in (
+        ("quantised", "float32", "", ("interleaved", "split")),
+        ("mixed", "float32", ", main_format: fp32, swa_format: bf16", ("interleaved", "split")),
+        ("bf16", "float32", ", main_format: bf16, index_format: bf16, swa_format: bf16", ("split",)),
+        ("fp32", "float32_unquantized", "", ("interleaved",)),
+    )
+    for layout in layouts
+]
+"""Every record format, rows with and without scales side by side; without any scales both layouts are one."""
+
+
+@pytest.fixture(scope="module")
+def compiled(helpers: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """``compiled(policy, formats, layout)``: the compiler's layout of such an engine and the model that runs it."""
+    folder = tmp_path_factory.mktemp("specs")
+
+    @cache
+    def build(policy: str, formats: str, layout: str) -> tuple[Any, Any]:
+        spec = folder / "spec.yaml"
+        spec.write_text(
+            "engine: {name: caches}\nmodel: tiny-v41\nhardware: cpu\nlimits: {max_num_seqs: 16, max_model_len: 400}\n"
+            f"kv: {{num_blocks: 200, block_size: 16, row_layout: {layout}{formats}}}\nspeculative: {{nextn: 0}}\n"
+            f"yoco: {{mode: off}}\nschedule: {{zos: off}}\nnumerics: {{policy: {policy}}}\n"
+        )
+        plan = derive(resolve(load_spec(spec)))
+        # The modules compute in float32; what is stored is the layout's business alone.
+        engine = helpers.TinyEngine(
+            helpers.replace(model_plan(plan), policy="float32_unquantized"), layout_content(plan)
+        )
+        return engine, load_model(engine.plan, kernels(plan), checkpoint)
+
+    return build
+
+
+def places(rows: Mapping[str, Any], row: int) -> list[tuple[int, int]]:
+    """First and past-the-end byte of each run of a row, from its entry in the layout."""
+    scales = rows.get("scales")
+    if scales is None:
+        begin = rows["offset"] + row * rows["row_bytes"]
+        return [(begin, begin + rows["row_bytes"])]
+    data, scale = rows["offset"] + row * scales["data_stride"], scales["offset"] + row * scales["stride"]
+    return [(data, data + scales["data_bytes"]), (scale, scale + scales["bytes"])]
 
 
 def expected_writes(engine: Any, sequence: Any, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -23,50 +76,74 @@ def expected_writes(engine: Any, sequence: Any, start: int, stop: int) -> tuple[
     for region in layout["block"]["regions"]:
         for entry in {p // region["ratio"] for p in range(start, stop) if (p + 1) % region["ratio"] == 0}:
             for part in (region["main"], region["index"]):
-                begin = part["offset"] + entry % part["rows"] * part["row_bytes"]
-                blocks[sequence.table[entry // part["rows"]], begin : begin + part["row_bytes"]] = True
+                for begin, end in places(part, entry % part["rows"]):
+                    blocks[sequence.table[entry // part["rows"]], begin:end] = True
     for region in layout["state"]["regions"]:
         for position in range(start, stop):
-            begin = region["offset"] + position % region["rows"] * region["row_bytes"]
-            slots[sequence.slot, begin : begin + region["row_bytes"]] = True
+            for begin, end in places(region, position % region["rows"]):
+                slots[sequence.slot, begin:end] = True
     return blocks, slots
 
 
+@pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
 @pytest.mark.parametrize(("before", "count"), [(0, 5), (130, 1), (131, 7), (20, 200)])
 def test_a_step_writes_only_its_rows(
-    before: int, count: int, make_driver: Any, engine: Any, oracle: Mapping[str, Any]
+    before: int,
+    count: int,
+    policy: str,
+    formats: str,
+    layout: str,
+    make_driver: Any,
+    compiled: Any,
+    oracle: Mapping[str, Any],
 ) -> None:
-    driver = make_driver()
+    engine, model = compiled(policy, formats, layout)
+    driver = make_driver(engine, model)
     sequence = driver.add(oracle["p300_ids"])
+    # Zero is a common code; over this pattern few bytes are written without a change.
+    driver.cache.blocks.fill_(0xA5)
+    driver.cache.slots.fill_(0xA5)
     if before:
         driver.step([(sequence, before)])
     batch = driver.batch([(sequence, count)])
+    allowed = expected_writes(engine, sequence, before, before + count)
     earlier = driver.cache.blocks.clone(), driver.cache.slots.clone()
     driver.model(batch, driver.cache, torch.tensor([0]))
     changed = [(a != b).numpy() for a, b in zip(earlier, (driver.cache.blocks, driver.cache.slots), strict=True)]
-    allowed = expected_writes(engine, sequence, before, before + count)
     for found, permitted in zip(changed, allowed, strict=True):
         assert not (found & ~permitted).any()
         assert found.any(1).tolist() == permitted.any(1).tolist()
-        assert found.sum() > 0.9 * permitted.sum(), "the rows themselves must be written"
+        # The upper byte of a bf16 value is often that of the row before it.
+        assert found.sum() > 0.8 * permitted.sum(), "the rows themselves must be written"
 
 
+@pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
 def test_b23_b24_padding_writes_only_block_0_and_slot_0(
-    make_driver: Any, engine: Any, oracle: Mapping[str, Any]
+    policy: str, formats: str, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
 ) -> None:
-    driver, alone = make_driver(), make_driver()
-    first, second = driver.add(oracle["p129_ids"]), alone.add(oracle["p129_ids"])
+    engine, model = compiled(policy, formats, layout)
+    driver = make_driver(engine, model)
+    first = driver.add(oracle["p129_ids"])
     driver.step([(first, 128)])
-    alone.step([(second, 128)])
     earlier = driver.cache.blocks.clone(), driver.cache.slots.clone()
-    padded, plain = driver.step([(first, 1)], padding=[1, 3, 0]), alone.step([(second, 1)])
-    np.testing.assert_allclose(padded.numpy(), plain.numpy(), rtol=0, atol=2e-5)
+    driver.step([(first, 1)], padding=[1, 3, 0])
     blocks, slots = expected_writes(engine, first, 128, 129)
     blocks[0], slots[0] = True, True
     assert not ((earlier[0] != driver.cache.blocks).numpy() & ~blocks).any()
     assert not ((earlier[1] != driver.cache.slots).numpy() & ~slots).any()
-    assert torch.isfinite(driver.cache.slots[0].view(torch.float32)).all()
-    assert torch.isfinite(driver.cache.blocks[0].view(torch.float32)).all()
+    assert driver.cache.slots[0].any()
+    for layer in engine.plan.layers:
+        window = driver.cache.slot_rows(layer.swa)
+        assert torch.isfinite(window.read(window.offsets(torch.tensor(0), torch.arange(window.rows)))).all()
+
+
+def test_padding_changes_no_output(make_driver: Any, oracle: Mapping[str, Any]) -> None:
+    driver, alone = make_driver(), make_driver()
+    first, second = driver.add(oracle["p129_ids"]), alone.add(oracle["p129_ids"])
+    driver.step([(first, 128)])
+    alone.step([(second, 128)])
+    padded, plain = driver.step([(first, 1)], padding=[1, 3, 0]), alone.step([(second, 1)])
+    np.testing.assert_allclose(padded.numpy(), plain.numpy(), rtol=0, atol=2e-5)
 
 
 def test_bytes_of_other_owners_cannot_reach_the_output(make_driver: Any, oracle: Mapping[str, Any]) -> None:
@@ -78,6 +155,67 @@ def test_bytes_of_other_owners_cannot_reach_the_output(make_driver: Any, oracle:
     # After one token no entry of ratio 2 exists: what pads point at is still unwritten.
     logits = torch.cat([driver.step([(sequence, 1)]), driver.prefill(sequence, 50)])
     np.testing.assert_allclose(logits.numpy(), oracle["p129_logits"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "split"])
+def test_unwritten_records_cannot_reach_the_output(
+    layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
+) -> None:
+    """Quantised rows too: 0xFF is NaN as data and as scale."""
+    logits = []
+    for byte in (0x00, 0xFF):
+        driver = make_driver(*compiled("float32", "", layout))
+        driver.cache.blocks.fill_(byte)
+        driver.cache.slots.fill_(byte)
+        sequence = driver.add(oracle["p129_ids"])
+        logits.append(torch.cat([driver.step([(sequence, 1)]), driver.prefill(sequence, 50)]))
+    assert torch.equal(*logits)
+
+
+def test_both_row_layouts_compute_the_same_bits(make_driver: Any, compiled: Any, oracle: Mapping[str, Any]) -> None:
+    drivers = [make_driver(*compiled("float32", "", layout)) for layout in ("interleaved", "split")]
+    logits = [d.prefill(d.add(oracle["p300_ids"]), 90) for d in drivers]
+    assert torch.equal(*logits)
+    assert not torch.equal(drivers[0].cache.slots, drivers[1].cache.slots), "their bytes lie elsewhere"
+    for one, other in zip(*(d.layout["state"]["regions"] for d in drivers), strict=True):
+        for row in range(one["rows"]):
+            records = [
+                torch.cat([d.cache.slots[:, a:b] for a, b in places(entry, row)], 1)
+                for d, entry in zip(drivers, (one, other), strict=True)
+            ]
+            assert torch.equal(*records)
+
+
+@pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
+def test_attention_reads_what_was_stored(
+    policy: str,
+    formats: str,
+    layout: str,
+    make_driver: Any,
+    compiled: Any,
+    oracle: Mapping[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In prefill too: each row of a step that attention is given is the decoded record that the step leaves behind."""
+    engine, model = compiled(policy, formats, layout)
+    driver = make_driver(engine, model)
+    given: list[torch.Tensor] = []
+    attend = ReferenceOperators.sparse_attention
+
+    def recorded(self: Any, q: Any, window: Any, *rest: Any, **named: Any) -> Any:
+        given.append(window.rows)
+        return attend(self, q, window, *rest, **named)
+
+    monkeypatch.setattr(ReferenceOperators, "sparse_attention", recorded)
+    sequence = driver.add(oracle["p129_ids"])
+    for start, count in ((0, 100), (100, 29)):
+        given.clear()
+        driver.step([(sequence, count)])
+        for layer, rows in zip(engine.plan.layers, given, strict=True):
+            ring = driver.cache.slot_rows(layer.swa)
+            position = torch.arange(start, start + count)
+            held = ring.read(ring.offsets(torch.tensor(sequence.slot), position % ring.rows))
+            assert torch.equal(rows[-count:], held)
 
 
 def test_trap_34_rejected_tokens_roll_back_by_position(
