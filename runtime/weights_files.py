@@ -99,7 +99,7 @@ class Shard:
             message = f"shard '{name}' cannot be opened: {fault.strerror or fault}"
             raise InputError(Diagnostic("DI352", message, file=INDEX_NAME, help=AGAIN)) from fault
         try:
-            # Nothing is read ahead, here or by ``copy``: what follows may be experts of other ranks.
+            # Nothing is read ahead, by the mapping neither: what follows may be experts of other ranks.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             size = os.fstat(descriptor).st_size
             prefix = os.pread(descriptor, 8, 0)
@@ -117,7 +117,6 @@ class Shard:
             os.close(descriptor)
         self._size = size
         self._check_size(len(self._map))
-        self._map.madvise(mmap.MADV_RANDOM)
 
     def copy(self, stored: StoredTensor, target: memoryview) -> None:
         """Copy a tensor's bytes to ``target`` and give its mapped pages back.

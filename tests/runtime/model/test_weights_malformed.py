@@ -30,9 +30,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime import weights_files
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.plan_types import ModelPlan
 from deepinfer_gen.runtime.weights import Weights, load_weights
+from deepinfer_gen.runtime.weights_header import StoredTensor, parse_header
 from deepinfer_gen.runtime.weights_names import demand
 
 SHARD, OTHER = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -193,6 +195,17 @@ def test_overlaps_holes_and_a_rest_are_told_apart(case: Case) -> None:
     text = said(lambda h: h.update({names[0]: same, "twin": same}))
     assert "tensor 'twin' begins at byte" in text
     assert "behind 'embed.weight': an overlap" in text
+
+
+def test_a_shard_that_shrinks_before_it_is_mapped(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parse(name: str, *rest: Any) -> dict[str, StoredTensor]:
+        tensors = parse_header(name, *rest)
+        os.truncate(case.folder / name, 100)
+        return tensors
+
+    monkeypatch.setattr(weights_files, "parse_header", parse)
+    size = len(case.whole[SHARD])
+    assert f"{SHARD}: error[DI401]: the file had {size} bytes when it was checked and has 100 now" in case.faults()[0]
 
 
 @pytest.mark.parametrize("length", [0, 1 << 20, 100_000_001, (1 << 63) + 5, (1 << 64) - 1])
