@@ -1,4 +1,4 @@
-"""Silent wrong results of reading a checkpoint; the numbers are those of the list that CONTRIBUTING speaks of."""
+"""Silent wrong results of reading a checkpoint, by their numbers."""
 
 from __future__ import annotations
 
