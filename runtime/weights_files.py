@@ -22,6 +22,8 @@ INDEX_NAME = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000
 # A copy gives its mapped pages back this often, so that they never add up to a tensor.
 _PIECE_BYTES = 1 << 22
+# One fault maps the cached pages of a window of this size around it (Linux's fault_around_bytes).
+_WINDOW_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Shard:
             message = f"shard '{name}' cannot be opened: {fault.strerror or fault}"
             raise InputError(Diagnostic("DI352", message, file=INDEX_NAME, help=AGAIN)) from fault
         try:
-            # Nothing is read ahead, here or by ``copy``: what follows may be experts of other ranks.
+            # Nothing is read ahead, by the mapping neither: what follows may be experts of other ranks.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             size = os.fstat(descriptor).st_size
             prefix = os.pread(descriptor, 8, 0)
@@ -117,7 +119,6 @@ class Shard:
             os.close(descriptor)
         self._size = size
         self._check_size(len(self._map))
-        self._map.madvise(mmap.MADV_RANDOM)
 
     def copy(self, stored: StoredTensor, target: memoryview) -> None:
         """Copy a tensor's bytes to ``target`` and give its mapped pages back.
@@ -131,7 +132,8 @@ class Shard:
                 page = start - start % mmap.PAGESIZE
                 self._map.madvise(mmap.MADV_WILLNEED, page, stop - page)
                 target[start - stored.start : stop - stored.start] = source[start:stop]
-                self._map.madvise(mmap.MADV_DONTNEED, page, stop - page)
+                window = max(0, page - _WINDOW_BYTES)
+                self._map.madvise(mmap.MADV_DONTNEED, window, stop + _WINDOW_BYTES - window)
 
     def _check_size(self, found: int) -> None:
         if found != self._size:

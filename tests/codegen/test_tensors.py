@@ -36,6 +36,36 @@ def test_released_checkpoint(of_released):
     assert sum(t.spec.nbytes for t in of_released) == 510_286_023_000 - vision_bytes()
 
 
+def test_the_width_of_the_index_key_projection(of_released, released):
+    """509,315,486,040 bytes, and why another count says 509,320,204,632.
+
+    indexer.wk projects the compressor's latent, which is head_dim = 512 wide: [128, 512] in bf16 on the 4 KV sources.
+    Taken as a projection of the hidden state, 5120 wide, it would be 4 x 128 x (5120 - 512) x 2 = 4,718,592 bytes more.
+    The file decides: 510,286,023,000 bytes less the 970,536,960 of the 266 vision tensors leave the smaller number.
+    """
+    keys = [t for t in of_released if t.name.endswith("indexer.wk.weight")]
+    assert [(t.name, t.spec.dtype, t.spec.shape) for t in keys] == [
+        (f"layers.{layer}.attn.indexer.wk.weight", "BF16", (128, 512)) for layer in (2, 8, 14, 20)
+    ]
+    total = sum(t.spec.nbytes for t in of_released)
+    assert total == 509_315_486_040
+    wide = len(keys) * released.index_head_dim * (released.hidden_size - released.head_dim) * 2
+    assert wide == 4 * 128 * (5120 - 512) * 2 == 4_718_592
+    assert total + wide == 509_320_204_632
+    assert total + vision_bytes() == 510_286_023_000
+    assert vision_bytes() == 970_536_960
+    assert (len(of_released), len(of_released) + 266) == (95_819, 96_085)
+
+
+def test_the_memory_plan_counts_the_same_bytes(make, enlarged):
+    """One rank that holds everything: 9,846,748,608 + 713,428,872 dense, 15,744 experts of 18,800,640, the tables."""
+    changes = {"parallel.dp": 1, "parallel.ep": 1, "parallel.engram_placement": "replicated"}
+    plan = derive(make(changes, hardware=enlarged("sm100", 10**12)))
+    parts = [plan.integer(f"memory.weights_{part}_bytes") for part in ("dense", "experts", "engram")]
+    assert parts == [9_846_748_608 + 713_428_872, (40 * 384 + 3 * 128) * 18_800_640, 202_758_032_400]
+    assert sum(parts) == plan["weights.checkpoint_bytes"] == 509_315_486_040
+
+
 def test_tiny_equals_the_packaged_checkpoint(tiny):
     folder = presets()["tiny-v41"]
     stored = {}

@@ -43,7 +43,10 @@ def copy_checkpoint(source: Path, target: Path) -> Path:
 
 def split_shard(path: Path) -> tuple[dict[str, Any], bytes]:
     """The header as it stands, and the data."""
-    raw = path.read_bytes()
+    return split_bytes(path.read_bytes())
+
+
+def split_bytes(raw: bytes) -> tuple[dict[str, Any], bytes]:
     length = struct.unpack("<Q", raw[:8])[0]
     return json.loads(raw[8 : 8 + length]), raw[8 + length :]
 
@@ -139,3 +142,24 @@ def preset_config(name: str) -> dict[str, Any]:
     """The ``config.json`` of a preset, to be changed."""
     content: dict[str, Any] = json.loads((preset_folder(name) / "config.json").read_text())
     return content
+
+
+def one_layer_config(**text: Any) -> dict[str, Any]:
+    """One layer that is KV, index and candidate source, without Engram and drafts; ``text`` changes its keys."""
+    config = preset_config("deepseek-v4.1-flash")
+    config["image_token_id"] = 3
+    config["text_config"].update(
+        num_hidden_layers=1, num_nextn_predict_layers=0, compress_ratios=[1], kv_source_layer_ids=[0],
+        index_source_layer_ids=[0], candidate_source_layer_id=0, engram_layer_ids=[], engram_num_embeddings=[],
+        dspark_target_layer_ids=[0], dspark_noise_token_id=3,
+    )  # fmt: skip
+    config["text_config"].update(text)
+    return config
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 64, "engram_compressed_vocab_size": 32, "hidden_size": 32, "moe_intermediate_size": 32,
+    "num_attention_heads": 2, "head_dim": 32, "qk_rope_head_dim": 16, "q_lora_rank": 16, "o_lora_rank": 16,
+    "o_groups": 2, "index_n_heads": 2, "index_head_dim": 16, "n_routed_experts": 2, "num_experts_per_tok": 1,
+}  # fmt: skip
+"""Changes of ``one_layer_config`` that leave some 30 KB."""

@@ -61,6 +61,25 @@ def test_another_models_config_is_refused_by_key(folder: Path, values: Any, key:
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("weight_block_size", [128, 128], "quantization_config.weight_block_size is [128, 128], and the engine was"),
+        ("expert_dtype", "fp8", "quantization_config.expert_dtype is 'fp8', and the engine was compiled for 'fp4'"),
+        ("scale_fmt", None, "quantization_config.scale_fmt is missing, and the engine was compiled for 'ue8m0'"),
+    ],
+)
+def test_weights_of_another_format_are_refused(folder: Path, values: Any, key: str, value: Any, said: str) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"][key] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        check_config(folder, values)
+    (fault,) = caught.value.diagnostics
+    assert fault.code == "DI360"
+    assert said in fault.message
+
+
+@pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("tokenizer_config.json", DEEP.encode(), "nested too deeply"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +130,60 @@ def test_presets_resolve_from_any_spec() -> None:
     assert resolve(load_spec("tiny-cpu")).model.preset == "tiny-v41"
     with pytest.raises(KeyError):
         preset_folder("none")
+
+
+def changed(name: str, change: Callable[[dict[str, Any]], object]) -> ModelConfig:
+    content = json.loads((preset_folder(name) / "config.json").read_text())
+    change(content)
+    return read_model_config(SourceText("x", "config.json", json.dumps(content, indent=1)), "")
+
+
+def test_trap_26_text_keys_are_read_below_text_config() -> None:
+    """The same name at the top level neither replaces nor completes them."""
+    assert changed("tiny-v41", lambda c: c.update(hidden_size=999, num_hash_layers=3)).hidden_size == 128
+    with pytest.raises(InputError, match=r"DI063.*text_config.hidden_size is missing"):
+        changed("tiny-v41", lambda c: c.update(hidden_size=c["text_config"].pop("hidden_size")))
+    with pytest.raises(InputError, match=r"DI063.*text_config is missing"):
+        changed("tiny-v41", lambda c: c.update({**c.pop("text_config"), "model_type": "deepseek_v41"}))
+
+
+def test_trap_26_no_key_counts_the_hash_layers() -> None:
+    """The released config names the Engram layers; a reader that waits for a count of them finds none."""
+    for name in presets():
+        text = (preset_folder(name) / "config.json").read_text()
+        assert "num_hash_layers" not in text
+    assert "num_hash_layers" not in KEYS
+    assert preset("deepseek-v4.1-flash").engram_layer_ids == (1, 14)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v4", "deepseek_v41_text", "deepseek_v410", "DEEPSEEK_V41", 41])
+def test_trap_26_the_model_type_is_compared_whole(kind: object) -> None:
+    """deepseek_v41 begins with deepseek_v4, which is another model."""
+    with pytest.raises(InputError, match="DI062"):
+        changed("tiny-v41", lambda c: c.update(model_type=kind))
+
+
+@pytest.mark.parametrize("tile", [[32, 32], [128, 128], [64, 32], [16, 48], [1, 128]])
+def test_weight_tiles_of_any_sides(tile: list[int]) -> None:
+    config = changed("tiny-v41", lambda c: c["quantization_config"].update(weight_block_size=tile))
+    assert config.weight_block_size == tuple(tile)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("weight_block_size", [32], "DI085"),
+        ("weight_block_size", [32, 0], "DI085"),
+        ("weight_block_size", 32, "DI064"),
+        ("weight_block_size", [32, "32"], "DI064"),
+        ("expert_dtype", "fp8", "DI066"),
+        ("expert_dtype", 4, "DI064"),
+        ("scale_fmt", "fp32", "DI066"),
+        ("quant_method", "gptq", "DI066"),
+    ],
+)
+def test_what_is_no_format_of_the_weights(key: str, value: object, code: str) -> None:
+    with pytest.raises(InputError, match=f"{code}.*quantization_config.{key}"):
+        changed("tiny-v41", lambda c: c["quantization_config"].update({key: value}))
+    with pytest.raises(InputError, match=f"DI063.*quantization_config.{key} is missing"):
+        changed("tiny-v41", lambda c: c["quantization_config"].pop(key))

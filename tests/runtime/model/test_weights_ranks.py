@@ -187,18 +187,21 @@ def test_only_pages_of_the_ranks_tensors_are_read(checkpoint: Path, tmp_path: Pa
     folder = copy_checkpoint(checkpoint, tmp_path / "checkpoint")
     shards = sorted(folder.glob("*.safetensors"))
     held = demand(plan, Constants.of(plan), 1, 4).held
-    wanted = {}
+    headers, wanted = {}, {}
     for shard in shards:
         forget(shard)
         header, data = split_shard(checkpoint / shard.name)
         base = shard.stat().st_size - len(data)
         offsets = [header[name]["data_offsets"] for name in header if name in held]
         ranges = [(0, base), *((base + start, base + stop) for start, stop in offsets)]
+        headers[shard.name] = set(range(-(-base // mmap.PAGESIZE)))
         wanted[shard.name] = {
             page for start, stop in ranges for page in range(start // mmap.PAGESIZE, -(-stop // mmap.PAGESIZE))
         }
     if any(cached_pages(shard) for shard in shards):
         pytest.skip("this file system keeps files in memory")
-    read_all(load(plan, folder, 1, 4), plan, 1, 4)
+    weights = load(plan, folder, 1, 4)
+    assert {shard.name: cached_pages(shard) for shard in shards} == headers
+    read_all(weights, plan, 1, 4)
     assert {shard.name: cached_pages(shard) for shard in shards} == wanted
     assert sum(map(len, wanted.values())) < sum(shard.stat().st_size for shard in shards) // mmap.PAGESIZE * 0.9
