@@ -16,8 +16,8 @@ from deepinfer_gen.runtime.model.step_context import RingIndex, StepContext
 class DraftRows:
     """R sequences to draft for, at least one, all int64 [R].
 
-    ``token`` is the newest token, accepted or sampled but not yet run, ``position`` its place in the sequence, at least
-    a block before ``max_positions``, and ``slot`` the state slot. Padding rows name slot 0 and position 0.
+    ``token`` is the newest token, accepted or sampled but not yet run, ``position`` its place in the sequence and
+    ``slot`` the state slot. Padding rows name slot 0 and position 0.
     """
 
     token: Tensor
@@ -25,22 +25,24 @@ class DraftRows:
     slot: Tensor
 
 
-def block_batch(rows: DraftRows, block_size: int, noise_token_id: int) -> ForwardBatch:
+def block_batch(rows: DraftRows, block_size: int, noise_token_id: int, max_positions: int) -> ForwardBatch:
     """R rows of ``block_size`` tokens from ``position`` on: the newest token, then noise where drafts will stand.
 
     Draft layers have neither compressed entries nor Engram, so there are no block tables and no history.
     """
+    # A sequence that ended in a step still in flight may be past the last position; nobody uses what it drafts.
+    first = rows.position.clamp(max=max_positions - block_size)
     count, device = rows.token.shape[0], rows.token.device
     row, offset = torch.arange(count, device=device), torch.arange(block_size, device=device)
     ids = rows.token.new_full((count, block_size), noise_token_id)
     ids[:, 0] = rows.token
     return ForwardBatch(
         input_ids=ids.view(-1),
-        positions=(rows.position.unsqueeze(1) + offset).view(-1),
+        positions=(first.unsqueeze(1) + offset).view(-1),
         row_of_token=row.repeat_interleave(block_size),
         q_start=row * block_size,
         q_len=torch.full_like(row, block_size),
-        k_len=rows.position + block_size,
+        k_len=first + block_size,
         slot=rows.slot,
         block_table=row.new_empty((count, 0)),
         history=row.new_empty((count, 0)),

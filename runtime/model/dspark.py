@@ -60,7 +60,8 @@ class Drafter(nn.Module):
     def __init__(self, source: TensorSource, plan: DraftPlan, constants: Constants, operators: Operators) -> None:
         super().__init__()
         first, last = plan.layers[0].prefix, plan.layers[-1].prefix
-        self.plan, self.eps, self.operators = plan, constants.rms_norm_eps, operators
+        self.plan, self.operators = plan, operators
+        self.eps, self.max_positions = constants.rms_norm_eps, constants.max_positions
         self.main_proj = Matrix(source, f"{first}.main_proj")
         self.register_buffer("main_norm", source.stored(f"{first}.main_norm.weight"))
         layers = [Layer(source, layer, constants, operators) for layer in plan.layers]
@@ -81,7 +82,7 @@ class Drafter(nn.Module):
 
     def block(self, rows: DraftRows) -> ForwardBatch:
         """The tokens of the draft pass for ``rows``."""
-        return block_batch(rows, self.plan.block_size, self.plan.noise_token_id)
+        return block_batch(rows, self.plan.block_size, self.plan.noise_token_id, self.max_positions)
 
     def forward(self, x: Tensor, pre: Tensor, step: DraftContext) -> Tensor:
         """First streams [R * block_size, n, d] and pre to the collapsed state [R, block_size, d], not normalised."""

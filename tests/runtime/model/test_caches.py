@@ -49,10 +49,7 @@ def compiled(helpers: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFa
             f"yoco: {{mode: off}}\nschedule: {{zos: off}}\nnumerics: {{policy: {policy}}}\n"
         )
         plan = derive(resolve(load_spec(spec)))
-        # The modules compute in float32; what is stored is the layout's business alone.
-        engine = helpers.TinyEngine(
-            helpers.replace(model_plan(plan), policy="float32_unquantized"), layout_content(plan)
-        )
+        engine = helpers.TinyEngine(model_plan(plan), layout_content(plan))
         return engine, load_model(engine.plan, kernels(plan), checkpoint)
 
     return build

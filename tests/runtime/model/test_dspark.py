@@ -147,6 +147,19 @@ def test_drafting_reads_its_own_slot_and_writes_nothing(
     assert (driver.cache.blocks == 0xFF).all()
 
 
+def test_a_sequence_past_the_last_position_does_not_disturb_the_others(
+    make_drafting_driver: Any, oracle: Mapping[str, Any], drafts: Mapping[str, Any]
+) -> None:
+    driver = make_drafting_driver()
+    sequences, first = prefilled(driver, oracle, (3, 2))
+    sequences[1].done = 512
+    found = draft(driver, sequences, first)
+    np.testing.assert_allclose(found.logits[0].numpy(), drafts["p3_draft_logits"], rtol=0, atol=TOLERANCE)
+    assert torch.isfinite(found.logits[1]).all()
+    sequences[1].done = 507
+    torch.testing.assert_close(draft(driver, sequences, first).logits[1], found.logits[1])
+
+
 def test_a_step_writes_the_draft_rings_of_its_rows(
     make_drafting_driver: Any, drafting_engine: Any, oracle: Mapping[str, Any]
 ) -> None:

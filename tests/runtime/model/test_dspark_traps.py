@@ -165,7 +165,7 @@ def test_trap_35_every_query_sees_the_whole_block_and_one_window(
 class Rounded:
     """Records of float32 numbers rounded to bfloat16."""
 
-    storage = torch.float32
+    storage, data_bytes_per_scale = torch.float32, 0
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         return values.to(torch.bfloat16).to(torch.float32)

@@ -22,8 +22,9 @@ from checkpoints import (
 )
 
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.block_formats import dequantize_mxfp4, dequantize_mxfp8, dequantize_tiles
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.quant import decode_e4m3_rows, decode_e4m3_tiles, decode_mxfp4_rows, decode_ue8m0
+from deepinfer_gen.runtime.number_formats import decode_ue8m0
 from deepinfer_gen.runtime.weights import Weights, load_weights
 
 
@@ -169,7 +170,7 @@ def test_ue8m0_is_an_exponent() -> None:
 def test_e4m3_tiles_end_at_the_edge() -> None:
     weight = torch.full((5, 6), 0x38, dtype=torch.uint8)  # 1.0
     scale = torch.tensor([[127, 128], [129, 130]], dtype=torch.uint8)
-    decoded = decode_e4m3_tiles(weight, scale, 4)
+    decoded = dequantize_tiles(weight, scale, (4, 4))
     assert decoded[0].tolist() == [1, 1, 1, 1, 2, 2]
     assert decoded[4].tolist() == [4, 4, 4, 4, 8, 8]
 
@@ -177,10 +178,10 @@ def test_e4m3_tiles_end_at_the_edge() -> None:
 def test_e4m3_rows() -> None:
     weight = torch.tensor([[0x38, 0xB8, 0x01, 0x7E]], dtype=torch.uint8)  # 1, -1, 2^-9, 448
     scale = torch.tensor([[128, 126]], dtype=torch.uint8)
-    assert decode_e4m3_rows(weight, scale).tolist() == [[2.0, -2.0, 2.0**-10, 224.0]]
+    assert dequantize_mxfp8(weight, scale).tolist() == [[2.0, -2.0, 2.0**-10, 224.0]]
 
 
 def test_trap_24_low_nibble_is_the_even_column() -> None:
     weight = torch.tensor([[0x21, 0xF7]], dtype=torch.uint8)
     scale = torch.tensor([[127, 128]], dtype=torch.uint8)
-    assert decode_mxfp4_rows(weight, scale).tolist() == [[0.5, 1.0, 12.0, -12.0]]
+    assert dequantize_mxfp4(weight, scale).tolist() == [[0.5, 1.0, 12.0, -12.0]]

@@ -14,6 +14,7 @@ from deepinfer_gen.checkpoint_table import TensorSpec
 from deepinfer_gen.codegen.views.model import model_plan
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.model.stored import ExpertStack, Matrix
 from deepinfer_gen.runtime.plan_types import ModelPlan
 from deepinfer_gen.runtime.weights import Weights, load_weights
 from deepinfer_gen.runtime.weights_names import demand
@@ -71,7 +72,7 @@ def test_trap_23_scale_bytes_are_exponents(plan: ModelPlan, folder: Path) -> Non
     weights = load(plan, folder)
     assert weights.stored(f"{name}.scale").dtype == torch.uint8
     assert weights.stored(f"{name}.scale")[0].tolist() == [127, 130, 120, 128]
-    decoded = weights.decode(f"{name}.weight")
+    decoded = Matrix(weights, name).decode()
     assert [float(decoded[0, column]) for column in (0, 31, 32, 64, 96)] == [1.0, 1.0, 8.0, 2.0**-7, 2.0]
     assert float(decoded[32, 0]) == 2.0
 
@@ -88,7 +89,7 @@ def test_trap_24_a_packed_byte_is_two_columns_the_even_one_low(plan: ModelPlan, 
     packed, scales = shard[f"{name}.weight"].data, shard[f"{name}.scale"].data
     weights = load(plan, checkpoint)
     assert weights.stored(f"{name}.weight").shape == (64, 64)
-    decoded = weights.decode(f"{name}.weight")
+    decoded = ExpertStack(weights, [name.removesuffix(".w1")], ["w1"]).decode(0)
     assert decoded.shape == (64, 128)
     for row, column in ((0, 0), (0, 1), (0, 31), (0, 32), (7, 126), (7, 127), (63, 64), (63, 95)):
         byte = packed[row * 64 + column // 2]
