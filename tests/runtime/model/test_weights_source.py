@@ -113,8 +113,8 @@ def test_a_file_that_takes_the_shards_name_is_not_read(plan: ModelPlan, checkpoi
     assert raw(weights.stored("embed.weight")) == data[start:stop]
 
 
-FEW_PAGES = 1 << 18
-"""How much one fault may map, in bytes: a window, or a folio of the page cache."""
+FEW_PAGES = 1 << 14
+"""Bytes that may stay mapped."""
 
 
 def resident(path: Path) -> int:
