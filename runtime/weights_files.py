@@ -22,6 +22,8 @@ INDEX_NAME = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000
 # A copy gives its mapped pages back this often, so that they never add up to a tensor.
 _PIECE_BYTES = 1 << 22
+# One fault may map the cached neighbours too, as far as the page cache holds them in one piece: a huge page at most.
+_WINDOW_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,8 @@ class Shard:
                 page = start - start % mmap.PAGESIZE
                 self._map.madvise(mmap.MADV_WILLNEED, page, stop - page)
                 target[start - stored.start : stop - stored.start] = source[start:stop]
-                # All of it: a fault maps neighbours too, as many as the page cache holds in one piece.
-                self._map.madvise(mmap.MADV_DONTNEED)
+                window = max(0, page - _WINDOW_BYTES)
+                self._map.madvise(mmap.MADV_DONTNEED, window, stop + _WINDOW_BYTES - window)
 
     def _check_size(self, found: int) -> None:
         if found != self._size:
