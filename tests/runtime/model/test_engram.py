@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from deepinfer_gen.diagnostics import InputError
-from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.engram import ngram_classes
-from deepinfer_gen.runtime.model.token_map import engram_token_map
-
-
-def test_token_map(engine: Any, checkpoint: Path, oracle: Mapping[str, Any]) -> None:
-    assert engram_token_map(checkpoint, Constants.of(engine.plan)) == oracle["token_map"].tolist()
-
-
-def test_trap_17_another_number_of_classes_is_refused(
-    engine: Any, helpers: Any, checkpoint: Path, tmp_path: Path
-) -> None:
-    content = json.loads((checkpoint / "tokenizer.json").read_text())
-    vocabulary = content["model"]["vocab"]
-    vocabulary["different"] = vocabulary.pop("W0")
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"DI345.*260 Engram token classes.*259"):
-        engram_token_map(tmp_path, Constants.of(engine.plan))
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match="DI344"):
-        engram_token_map(tmp_path, Constants.of(engine.plan))
-    with pytest.raises(InputError, match=r"DI344.*no tokenizer.json"):
-        engram_token_map(tmp_path / "absent", Constants.of(engine.plan))
-
-
-def test_classes_follow_the_texts(engine: Any, helpers: Any, tmp_path: Path) -> None:
-    """Case, accents, width and blanks do not count; a lone space and a part of a character keep their own classes."""
-    words = ["The", "the", " ", "  ", "é", "e", "ｅ", "\ufffda", "\ufffdb", ""]
-    model = {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": "The"}
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "added_tokens": [],
-                 "pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}  # fmt: skip
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    constants = helpers.replace(Constants.of(engine.plan), vocab_size=12, engram_compressed_vocab_size=6)
-    assert engram_token_map(tmp_path, constants) == [0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 1, 1]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 300])
