@@ -32,8 +32,8 @@ def ngram_classes(batch: ForwardBatch, token_map: Tensor, pad_class: Tensor) -> 
     in_history = batch.row_of_token.unsqueeze(1) * depth + depth + place
     in_step = batch.history.numel() + start + place
     past = ids[torch.where(place < 0, in_history, in_step)]
-    absent = (past < 0).cummax(1).values
-    return torch.where(absent, pad_class, token_map[past.clamp(min=0)])
+    # A valid history has -1 before the start alone, so these places are the last of their rows.
+    return torch.where(past < 0, pad_class, token_map[past.clamp(min=0)])
 
 
 def table_rows(classes: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor) -> Tensor:
