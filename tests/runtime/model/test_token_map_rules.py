@@ -1,4 +1,7 @@
-"""The Engram token map: each rule by itself, all of them together against a second writing, and the reference's map."""
+"""The Engram token map: each rule by itself, all of them together against a second writing, and the reference's map.
+
+``tests/oracle/released_token_map.py`` builds that of the released vocabulary.
+"""
 
 from __future__ import annotations
 
