@@ -81,7 +81,7 @@ class ForwardBatch:
     def from_step(cls, step: StepArrays, device: torch.device) -> ForwardBatch:
         """Copy a step's borrowed arrays once; the result stays valid after the scheduler's next step.
 
-        Raises ``ValueError`` when the rows do not cover the tokens.
+        Raises ``ValueError`` when the rows do not cover the tokens, and for a history that lacks an id.
         """
         return BatchBuffer(step, device).fill(step)
 
@@ -104,13 +104,33 @@ class BatchBuffer:
     def fill(self, step: StepArrays) -> ForwardBatch:
         """Copy a step's borrowed arrays; the batch stays valid until the next call.
 
-        Raises ``ValueError`` when the rows do not cover the tokens.
+        Raises ``ValueError`` when the rows do not cover the tokens, and for a history that lacks an id.
         """
+        _check_history(step)
         for target, source in zip(self._arrays, _batch_arrays(step), strict=True):
             target[...] = source
         if self._packed is not self._host:
             self._packed.copy_(self._host)
         return self._batch
+
+
+def _check_history(step: StepArrays) -> None:
+    """-1 stands before the sequence start and nowhere else.
+
+    Inside a sequence it would be the placeholder of an id that the host does not know yet, and would read as the start:
+    every hash that reaches over it would find a row, but a wrong one.
+    """
+    history = step.history
+    depth = history.shape[1]
+    start = step.k_len - step.q_len
+    wrong = (history < 0) != (start[:, np.newaxis] < np.arange(depth, 0, -1))
+    if wrong.any():
+        row = int(wrong.any(axis=1).argmax())
+        ids = ", ".join(map(str, history[row]))
+        raise ValueError(
+            f"row {row} starts at position {start[row]}, but the {depth} ids before it are {ids}: -1 stands before the"
+            " sequence start only; ids that the device has yet to sample are gathered there"
+        )
 
 
 def _batch_arrays(step: StepArrays) -> list[NDArray[Any]]:

@@ -39,6 +39,12 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("parallel.dp", lambda v: v > 1, "several attention ranks are not built yet", "parallel.dp: 1"),
     Unbuilt("parallel.ep", lambda v: v > 1, "several expert ranks are not built yet", "parallel.ep: 1"),
     Unbuilt("parallel.cp", lambda v: v > 1, "context-parallel prefill is not built yet", "parallel.cp: 1"),
+    Unbuilt(
+        "parallel.engram_placement",
+        lambda v: v == "host",
+        "Engram tables apart from the device's memory are not built yet",
+        "parallel.engram_placement: replicated",
+    ),
     Unbuilt("speculative.nextn", lambda v: v > 0, "drafting is not built yet", "speculative.nextn: 0"),
     Unbuilt(
         "speculative.verify",

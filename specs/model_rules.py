@@ -257,6 +257,13 @@ MODEL_RULES: tuple[ModelRule, ...] = (
         "hashes begin with pairs of tokens, and the token map merges tokens",
     ),
     ModelRule(
+        "DI089",
+        ("engram_compressed_vocab_size",),
+        lambda classes: classes < 2**30,
+        "engram_compressed_vocab_size must be below 2^30",
+        "a class times its hash multiplier stays below 2^63, and the multiplier needs more than 32 bits",
+    ),
+    ModelRule(
         "DI091",
         ("engram_max_ngram_size", "engram_n_heads"),
         lambda order, heads: (order - 1) * heads <= 1024,

@@ -42,6 +42,11 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         _layer(b, r, layer, expected, tuple(islice(search, tables)), bound)
 
 
+def multipliers(layer: int, bound: int, count: int) -> tuple[int, ...]:
+    """The hash multipliers of a layer for ``count`` look-back distances: odd, and below twice ``bound``."""
+    return tuple(2 * m + 1 for m in bounded_integers(_SEED_PER_LAYER * layer, bound, count))
+
+
 def _layer(b: PlanBuilder, r: Resolved, layer: int, expected: int, primes: tuple[int, ...], bound: int) -> None:
     prefix = f"engram.{layer}"
     b.table(
@@ -66,7 +71,7 @@ def _layer(b: PlanBuilder, r: Resolved, layer: int, expected: int, primes: tuple
     )  # fmt: skip
     b.table(
         f"{prefix}.multipliers",
-        tuple(2 * m + 1 for m in bounded_integers(_SEED_PER_LAYER * layer, bound, r.model.engram_max_ngram_size)),
+        multipliers(layer, bound, r.model.engram_max_ngram_size),
         formula=f"2 * PCG64(seed {_SEED_PER_LAYER} * {layer}).integers(0, multiplier_bound, max_ngram) + 1",
         inputs={"bound": "engram.multiplier_bound", "max_ngram": f"{_C}.engram_max_ngram_size"},
         why="odd factors, one for each look-back distance, fixed by the layer's number",

@@ -21,7 +21,7 @@ def ngram_classes(batch: ForwardBatch, token_map: Tensor, pad_class: Tensor) -> 
     """Classes of each token and of the ids before it, int64 [T, n]: column s is s tokens back.
 
     Ids before this step's rows come from the batch's history. From the first place before the sequence start on, the
-    pad token's class stands instead.
+    pad token's class stands instead; nothing inside a sequence, an end token least of all, ends the look-back.
     """
     count, depth = batch.input_ids.shape[0], batch.history.shape[1]
     device = batch.input_ids.device
@@ -32,8 +32,24 @@ def ngram_classes(batch: ForwardBatch, token_map: Tensor, pad_class: Tensor) -> 
     in_history = batch.row_of_token.unsqueeze(1) * depth + depth + place
     in_step = batch.history.numel() + start + place
     past = ids[torch.where(place < 0, in_history, in_step)]
-    absent = (past < 0).cummax(1).values
-    return torch.where(absent, pad_class, token_map[past.clamp(min=0)])
+    # A valid history has -1 before the start alone, so these places are the last of their rows.
+    return torch.where(past < 0, pad_class, token_map[past.clamp(min=0)])
+
+
+def table_rows(classes: Tensor, multipliers: Tensor, primes: Tensor, offsets: Tensor) -> Tensor:
+    """Hash n-grams into a layer's table: int64 [T, orders * heads] rows, the order outermost.
+
+    ``classes`` int64 [T, n] and ``multipliers`` [n] by look-back; ``primes`` and ``offsets`` [n - 1, heads]. Products
+    are exact: classes stay below the vocabulary that the multipliers are bounded by, so that they end below 2^63. What
+    is beyond wraps, and a remainder has its prime's sign, so any classes give rows inside the table.
+    """
+    products = classes * multipliers
+    rolling = products[:, 0]
+    hashes = []
+    for order in range(1, products.shape[1]):
+        rolling = rolling ^ products[:, order]
+        hashes.append(rolling)
+    return (torch.stack(hashes, 1).unsqueeze(2) % primes + offsets).flatten(1)
 
 
 class Engram(nn.Module):
@@ -63,14 +79,8 @@ class Engram(nn.Module):
         self.register_buffer("offsets", torch.tensor(plan.offsets, dtype=torch.int64).view(orders, -1))
 
     def rows(self, ngrams: Tensor) -> Tensor:
-        """Table rows int64 [T, orders * heads], order outermost; exact in int64, products reach 2^63."""
-        products = ngrams * self.multipliers
-        rolling = products[:, 0]
-        hashes = []
-        for order in range(1, products.shape[1]):
-            rolling = rolling ^ products[:, order]
-            hashes.append(rolling)
-        return (torch.stack(hashes, 1).unsqueeze(2) % self.primes + self.offsets).flatten(1)
+        """Table rows int64 [T, orders * heads] of the classes int64 [T, n] that ``ngram_classes`` gives."""
+        return table_rows(ngrams, self.multipliers, self.primes, self.offsets)
 
     def forward(self, x: Tensor, ngrams: Tensor) -> Tensor:
         """Streams [T, n, d] plus the gated table value of each token's n-grams; the gate is float32."""

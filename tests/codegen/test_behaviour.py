@@ -303,7 +303,7 @@ SHOWN_ELSEWHERE = {
     "engine.name": _RENDERED,
     "model": "tests/runtime/model/test_weights.py: a checkpoint of another shape is refused",
     "hardware": "tests/runtime/test_mechanisms.py: hardware.backend",
-    "parallel.engram_placement": _MEMORY,
+    "parallel.engram_placement": "tests/runtime/test_mechanisms.py: host is refused; on one rank a share is all",
     "eplb.min_redundant_per_rank": _MEMORY,
     "kv.main_format": _ROWS_STORED,
     "kv.index_format": _ROWS_STORED,

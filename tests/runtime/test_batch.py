@@ -64,3 +64,45 @@ def test_rows_that_do_not_cover_the_tokens_are_refused() -> None:
     wrong.q_len[1] = 2
     with pytest.raises(ValueError, match="the rows hold 4 tokens, the step 3"):
         ForwardBatch.from_step(wrong, CPU)
+
+
+def placed(start: int, history: list[int], queries: int = 2) -> SimpleNamespace:
+    """A step of two rows: one that starts its sequence, and one with ``queries`` from position ``start``."""
+    made = step([1, queries], 0)
+    made.k_len[:] = 1, start + queries
+    made.history[:] = [-1, -1, -1], history
+    return made
+
+
+@pytest.mark.parametrize(
+    ("start", "history"),
+    [(0, [-1, -1, -1]), (1, [-1, -1, 0]), (2, [-1, 7, 8]), (3, [7, 8, 9]), (900, [0, 0, 0])],
+)
+@pytest.mark.parametrize("queries", [0, 2])
+def test_histories_of_the_ids_before_the_row(start: int, history: list[int], queries: int) -> None:
+    batch = ForwardBatch.from_step(placed(start, history, queries), CPU)
+    assert batch.history.tolist() == [[-1, -1, -1], history]
+
+
+@pytest.mark.parametrize(
+    ("start", "history"),
+    [
+        pytest.param(5, [6, 7, -1], id="the newest is not known"),
+        pytest.param(5, [6, -1, -1], id="nor the one before"),
+        pytest.param(5, [-1, -1, -1], id="none is known"),
+        pytest.param(5, [6, -1, 8], id="one is missing"),
+        pytest.param(5, [-1, 7, 8], id="cut off: no history on a prefix"),
+        pytest.param(2, [-1, 7, -1], id="behind the sequence start"),
+        pytest.param(1, [-1, 7, 8], id="an id before the sequence start"),
+        pytest.param(0, [7, 8, 9], id="another sequence's ids"),
+    ],
+)
+def test_trap_21_a_placeholder_in_a_history_is_refused(start: int, history: list[int]) -> None:
+    """It would read as the sequence's start, and each hash over it as a row like any other."""
+    ids = ", ".join(map(str, history))
+    said = f"row 1 starts at position {start}, but the 3 ids before it are {ids}: -1 stands before the sequence start"
+    with pytest.raises(ValueError, match=said):
+        ForwardBatch.from_step(placed(start, history), CPU)
+    buffer = BatchBuffer(placed(3, [7, 8, 9]), CPU)
+    with pytest.raises(ValueError, match=said):
+        buffer.fill(placed(start, history))

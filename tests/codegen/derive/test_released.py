@@ -64,12 +64,6 @@ def test_graph_table(plan):
     assert {size: rows[size] for size in (1, 120, 128, 768)} == {1: 3, 120: 122, 128: 130, 768: 130}
 
 
-def test_primes_of_both_tables(plan):
-    first, second = plan.integers("engram.1.primes"), plan.integers("engram.14.primes")
-    assert (first[0], first[-1], second[0], second[-1]) == (16000057, 16000463, 16000477, 16000889)
-    assert plan.integers("engram.14.offsets")[:3] == (0, 16000477, 16000477 + 16000487)
-
-
 def test_block_of_32_tokens_is_padded(make):
     plan = derive(make({"kv.block_size": 32}))
     assert (plan["kv.block_bytes"], plan["kv.block_padding"]) == (28_544, 64)

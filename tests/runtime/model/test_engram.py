@@ -1,51 +1,25 @@
-"""Engram: token classes, hashes and history against the reference's tables."""
+"""Engram: hashes against Python's integers, and rows against the reference's."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from deepinfer_gen.diagnostics import InputError
-from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.engram import ngram_classes
-from deepinfer_gen.runtime.model.token_map import engram_token_map
+from deepinfer_gen.codegen.derive.primes import primes_after
+from deepinfer_gen.runtime.model.engram import ngram_classes, table_rows
 
-
-def test_token_map(engine: Any, checkpoint: Path, oracle: Mapping[str, Any]) -> None:
-    assert engram_token_map(checkpoint, Constants.of(engine.plan)) == oracle["token_map"].tolist()
-
-
-def test_trap_17_another_number_of_classes_is_refused(
-    engine: Any, helpers: Any, checkpoint: Path, tmp_path: Path
-) -> None:
-    content = json.loads((checkpoint / "tokenizer.json").read_text())
-    vocabulary = content["model"]["vocab"]
-    vocabulary["different"] = vocabulary.pop("W0")
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"DI345.*260 Engram token classes.*259"):
-        engram_token_map(tmp_path, Constants.of(engine.plan))
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match="DI344"):
-        engram_token_map(tmp_path, Constants.of(engine.plan))
-    with pytest.raises(InputError, match=r"DI344.*no tokenizer.json"):
-        engram_token_map(tmp_path / "absent", Constants.of(engine.plan))
-
-
-def test_classes_follow_the_texts(engine: Any, helpers: Any, tmp_path: Path) -> None:
-    """Case, accents, width and blanks do not count; a lone space and a part of a character keep their own classes."""
-    words = ["The", "the", " ", "  ", "é", "e", "ｅ", "\ufffda", "\ufffdb", ""]
-    model = {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": "The"}
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "added_tokens": [],
-                 "pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}  # fmt: skip
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    constants = helpers.replace(Constants.of(engine.plan), vocab_size=12, engram_compressed_vocab_size=6)
-    assert engram_token_map(tmp_path, constants) == [0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 1, 1]
+# Layer of the release to its multipliers, and how many primes the layers before it take.
+MULTIPLIERS = {
+    1: ((76632096046245, 4839876093313, 35959672319349, 73987337458391), 0),
+    14: ((67716810739261, 51510806800915, 30921347202721, 82619226485591), 24),
+}
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7, 300])
@@ -66,15 +40,86 @@ def test_trap_20_rows_do_not_depend_on_the_chunks(
         np.testing.assert_array_equal(torch.cat(found[i]).numpy(), oracle["engram_rows_p300"][:60, i])
 
 
+def rows_of(classes: Sequence[int], multipliers: Sequence[int], primes: Sequence[Sequence[int]],
+            offsets: Sequence[Sequence[int]]) -> list[int]:  # fmt: skip
+    """The hash in Python's integers, each product cut to the 64 bits of a signed word."""
+
+    def word(value: int) -> int:
+        return (value + 2**63) % 2**64 - 2**63
+
+    found, rolling = [], word(classes[0] * multipliers[0])
+    for order, (moduli, starts) in enumerate(zip(primes, offsets, strict=True), start=1):
+        rolling ^= word(classes[order] * multipliers[order])
+        found += [rolling % p + o for p, o in zip(moduli, starts, strict=True)]
+    return found
+
+
+def hashed(classes: Sequence[Sequence[int]], *tables: Any) -> list[list[int]]:
+    return table_rows(torch.tensor(classes), *(torch.tensor(t) for t in tables)).tolist()
+
+
+def released_tables(layer: int) -> tuple[tuple[int, ...], list[list[int]], list[list[int]]]:
+    """Multipliers, primes and offsets of the release's layer 1 or 14."""
+    multipliers, skipped = MULTIPLIERS[layer]
+    primes = list(islice(primes_after(16_000_000 - 1), skipped, skipped + 24))
+    offsets = [sum(primes[:i]) for i in range(24)]
+    return multipliers, [primes[i : i + 8] for i in (0, 8, 16)], [offsets[i : i + 8] for i in (0, 8, 16)]
+
+
 def test_trap_18_hashes_are_exact_in_64_bits(model: Any) -> None:
     """Products beyond 2^53 against Python's integers."""
     engram = model.layers[1].engram
     classes = [258, 257, 3, 255]
     products = [c * m for c, m in zip(classes, engram.multipliers.tolist(), strict=True)]
     assert max(products) > 2**53
-    expected, rolling = [], products[0]
-    for order in range(3):
-        rolling ^= products[order + 1]
-        primes, offsets = engram.primes[order].tolist(), engram.offsets[order].tolist()
-        expected += [rolling % p + o for p, o in zip(primes, offsets, strict=True)]
-    assert engram.rows(torch.tensor([classes]))[0].tolist() == expected
+    tables = [t.tolist() for t in (engram.multipliers, engram.primes, engram.offsets)]
+    assert engram.rows(torch.tensor([classes])).tolist() == [rows_of(classes, *tables)]
+
+
+@pytest.mark.parametrize("layer", [1, 14])
+def test_trap_18_released_hashes_at_the_largest_classes(layer: int) -> None:
+    """Products of up to 63 bits; what 32-bit or float64 products give lies in the same tables and is another row."""
+    tables = released_tables(layer)
+    multipliers, primes, offsets = tables
+    classes = [99_091, 99_091, 0, 99_091]
+    right = rows_of(classes, *tables)
+    assert hashed([classes], *tables) == [right]
+    assert hashed([[99_091] * 4, [0] * 4, [2] * 4], *tables) == [rows_of([c] * 4, *tables) for c in (99_091, 0, 2)]
+    assert 2**62 < max(99_091 * m for m in multipliers) < 2**63
+    for other in (
+        [int(float(c) * float(m)) for c, m in zip(classes, multipliers, strict=True)],
+        [c * m % 2**31 for c, m in zip(classes, multipliers, strict=True)],
+    ):
+        wrong = rows_of(other, [1] * 4, primes, offsets)
+        assert all(0 <= row < offsets[2][7] + primes[2][7] for row in wrong)
+        assert not set(wrong) & set(right)
+
+
+WORDS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, -1, 0, 1, 2**62, 2**31, 2**32 + 1])
+
+
+@settings(deadline=None)
+@given(
+    classes=st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=4),
+    multipliers=st.tuples(WORDS, WORDS, WORDS),
+    primes=st.lists(st.integers(1, 2**40), min_size=4, max_size=4),
+)
+def test_trap_18_any_products_wrap_and_stay_inside_the_table(
+    classes: list[tuple[int, ...]], multipliers: tuple[int, ...], primes: list[int]
+) -> None:
+    """Beyond what valid maps reach: products wrap, and remainders of negative hashes are not negative."""
+    offsets = [sum(primes[:i]) for i in range(4)]
+    tables = (multipliers, [primes[:2], primes[2:]], [offsets[:2], offsets[2:]])
+    found = hashed(classes, *tables)
+    assert found == [rows_of(c, *tables) for c in classes]
+    for row in found:
+        assert all(o <= r < o + p for r, o, p in zip(row, offsets, primes, strict=True))
+
+
+def test_no_valid_map_reaches_a_negative_hash(model: Any) -> None:
+    """The largest class times the largest multiplier ends below 2^63, so that no hash has its sign bit set."""
+    for classes in (1, 2, 259, 99_092, 2**30 - 1):
+        bound = (2**63 - 1) // classes // 2
+        assert (classes - 1) * (2 * bound - 1) < 2**63
+    for layer in (1, 4):
+        assert 258 * int(model.layers[layer].engram.multipliers.max()) < 2**63
