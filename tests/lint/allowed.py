@@ -55,7 +55,7 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
     "weights_files.py": (
         ((100_000_000,), "largest header that a safetensors file may have"),
         ((22,), "bytes copied between two releases of mapped pages, as a power of two"),
-        ((16,), "bytes that one page fault maps, as a power of two"),
+        ((21,), "bytes that one page fault may map, as a power of two"),
     ),
     "weights_header.py": (((63,), "bits of a file offset"),),
 }
