@@ -107,6 +107,11 @@ def kv_scatter(bench: Bench) -> Iterator[Comparison]:
                 right.view(-1).as_strided(shape, strides, offset).index_put_((unit, row), records[:, first:end])
                 scatter(made.view(-1).as_strided(shape, strides, offset), sent[0], sent[1], sent[2][:, first:end])
             yield Comparison(f"{count} {layout} records of {width} bytes", (made.cpu(),), (right,))
+    cache, records = torch.zeros(3, 4, 16), bench.normal(2, 16)
+    unit, row = torch.tensor([2, 1]), torch.tensor([0, 3])
+    made = cache.to(bench.device, copy=True)
+    scatter(made, *bench.there(unit, row, records))
+    yield Comparison("float32 rows", (made.cpu(),), (cache.index_put((unit, row), records),))
     yield far_scatter(bench)
 
 

@@ -50,10 +50,10 @@ def get_kv_scatter_kernel(d: Dialect, *, width: int, element: str, threads: int)
 
 
 def bind(target: Target, *, threads: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], None]:
-    """``grid.index_put_((unit, row), stored)`` for uint8 ``grid`` [units, rows, width] and ``stored`` [N, width].
+    """``grid.index_put_((unit, row), stored)`` for ``grid`` [units, rows, width] and ``stored`` [N, width] of one type.
 
-    Both may be views: part of a record, or rows that lie apart. A kernel is compiled for each width, and copies four
-    bytes at a time where all distances allow it. Of equal places, which padding rows have, any record stays.
+    Both may be views: part of a record, or rows that lie apart. A kernel is compiled for each width in bytes, and
+    copies four at a time where all distances allow it. Of equal places, which padding rows have, any record stays.
     """
 
     @cache
@@ -62,13 +62,17 @@ def bind(target: Target, *, threads: int) -> Callable[[Tensor, Tensor, Tensor, T
         return target.compile(body)
 
     def kv_scatter(grid: Tensor, unit: Tensor, row: Tensor, stored: Tensor) -> None:
-        count, width = stored.shape
-        if grid.dtype != torch.uint8 or grid.shape[2] != width or (width > 1 and grid.stride(2) != 1):
-            raise ValueError(f"records of {width} bytes into {grid.dtype} rows {tuple(grid.shape)}, {grid.stride()}")
-        if not count:
+        if grid.dtype != stored.dtype or grid.shape[2] != stored.shape[1] or grid.stride(2) != 1:
+            raise ValueError(
+                f"records {tuple(stored.shape)} of {stored.dtype} into rows {tuple(grid.shape)} of {grid.dtype} with"
+                f" strides {grid.stride()}"
+            )
+        if not stored.shape[0]:
             return
-        if width > 1 and stored.stride(1) != 1:
+        if stored.stride(1) != 1:
             stored = stored.contiguous()
+        grid, stored = grid.view(torch.uint8), stored.view(torch.uint8)
+        width = stored.shape[1]
         distances = (
             stored.storage_offset(), stored.stride(0), grid.storage_offset(), grid.stride(0), grid.stride(1),
         )  # fmt: skip
