@@ -48,7 +48,11 @@ def examine() -> list[Finding]:
             "needed for CUDA targets only: install the CUDA toolkit",
         ),
         ("NVIDIA GPU", lambda: _program("nvidia-smi", "-L"), "needed to run CUDA targets only"),
-        ("tilelang", lambda: _package("tilelang"), "needed for TileLang kernels only: pip install tilelang"),
+        (
+            "tilelang",
+            lambda: _package("tilelang"),
+            "needed for TileLang kernels only: pip install 'deepinfer-gen[tilelang]'",
+        ),
     )
     return [
         Finding(what, *look(), needed, remedy)

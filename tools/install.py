@@ -1,4 +1,4 @@
-"""Install deepinfer-gen from this checkout into the active environment: ``python tools/install.py [--test]``.
+"""Install deepinfer-gen from this checkout into the active environment: ``tools/install.py [--test] [--tilelang]``.
 
 A torch that is already there is kept at exactly its version. Otherwise the pinned release is installed, and pip takes
 its CPU build (``+cpu``) wherever one of the configured package sources has it, since a local version sorts above the
@@ -25,6 +25,7 @@ def main() -> int:
         description=__doc__.splitlines()[0], epilog="example: python tools/install.py --test"
     )
     parser.add_argument("--test", action="store_true", help="also install what the tests and linters need")
+    parser.add_argument("--tilelang", action="store_true", help="also install what compiles the TileLang kernels")
     arguments = parser.parse_args()
     low, high = PYTHONS
     if not low <= sys.version_info[:2] <= high:
@@ -37,7 +38,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "constraints.txt")
         constraints.write_text(f"torch=={installed_torch() or TORCH}\n")
-        target = f"{ROOT}[test]" if arguments.test else str(ROOT)
+        extras = ",".join(name for name in ("test", "tilelang") if getattr(arguments, name))
+        target = f"{ROOT}[{extras}]" if extras else str(ROOT)
         command = [
             sys.executable,
             "-m",

@@ -40,6 +40,6 @@ def split_drafts(confidences: Tensor, caps: Tensor, count: Tensor | int) -> Tens
     keys = torch.where(position < caps.unsqueeze(1), keys, -1)
     ranked = torch.sort(keys.flatten(), descending=True).values
     # One key more, over all others, stands before the first: no draft reaches it when none is verified.
-    ranked = torch.cat([torch.full_like(ranked[:1], torch.iinfo(torch.int64).max), ranked])
+    ranked = torch.cat([ranked.new_full((1,), torch.iinfo(torch.int64).max), ranked])
     last = ranked.gather(0, torch.as_tensor(count, device=caps.device).to(torch.int64).reshape(1))
     return (keys >= last).sum(1).to(torch.int32)

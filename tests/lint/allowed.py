@@ -14,6 +14,15 @@ LITERALS: Mapping[str, tuple[tuple[tuple[float, ...], str], ...]] = {
         ((126,), "the floor of an mxfp4 scale, as a power of two"),
     ),
     "consistency.py": (((77, 80), "characters of a value shown in a sentence"),),
+    "kernels/tilelang/fp4_values.py": (
+        ((16, 32), "values that share a scale in NVFP4 and MXFP4"),
+        ((23, 28, 0x7FFFFF, 0x800000, 0x400000, 0x7F800000, 0x7FFFFFFF, 0x7FC00000), "fields of a float32's bits"),
+        ((0x7F, 448.0), "e4m3: the code of NaN and the largest number"),
+        ((120, 121), "exponents of e4m3 numbers as a float32 writes them"),
+        ((255,), "ue8m0: the code of NaN"),
+    ),
+    "kernels/tilelang/top_k.py": (((63,), "bits of a float64 without its sign"),),
+    "kernels/tilelang/varlen_split.py": (((16,), "bits of a confidence"),),
     "metrics.py": (
         ((30.0, 60.0, 120.0, 300.0), "bucket limits of a histogram, seconds"),
         ((16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0), "bucket limits, tokens"),

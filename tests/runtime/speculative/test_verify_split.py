@@ -65,3 +65,8 @@ def test_quantising_is_exact_for_every_type_of_the_model(dtype: torch.dtype) -> 
     probabilities = torch.rand(4000, generator=torch.Generator().manual_seed(1)).to(dtype)
     expected = [round(Fraction(value) * 65535) for value in probabilities.to(torch.float64).tolist()]
     assert quantise(probabilities).tolist() == expected
+
+
+def test_a_step_without_rows_has_no_drafts() -> None:
+    drafts = split_drafts(torch.zeros((0, 5), dtype=torch.uint16), torch.zeros(0, dtype=torch.int32), 0)
+    assert (drafts.shape, drafts.dtype) == ((0,), torch.int32)

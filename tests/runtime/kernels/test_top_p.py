@@ -1,0 +1,11 @@
+"""The top-p filter: the TileLang kernel against the sampler's reference."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_cases import disagreements
+
+
+@pytest.mark.long
+def test_the_compiled_kernel_equals_the_reference() -> None:
+    assert disagreements("top_p", "cpu") == []
