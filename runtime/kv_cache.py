@@ -86,12 +86,12 @@ class RegionRows:
         out[:, data:] = scales.flat.index_select(0, places)
         return out
 
-    def write(self, unit: Tensor, row: Tensor, stored: Tensor) -> None:
-        """Store encoded rows [N, elements] at (``unit``, ``row``), int64 [N]."""
+    def parts(self, stored: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Where encoded rows [N, elements] go: grids [units, rows, n], each with the columns [N, n] that it holds."""
         data = self.grid.shape[2]
-        self.grid.index_put_((unit, row), stored[:, :data])
+        yield self.grid, stored[:, :data]
         if self.scales is not None:
-            self.scales.grid.index_put_((unit, row), stored[:, data:])
+            yield self.scales.grid, stored[:, data:]
 
 
 class KVCache:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
+from deepinfer_gen.runtime.kernels import tilelang
 from deepinfer_gen.runtime.kernels.reference import compressor as _compressor
 from deepinfer_gen.runtime.kernels.reference import engram_gather as _engram
 from deepinfer_gen.runtime.kernels.reference import hyper_connection as _hyper
@@ -94,14 +96,17 @@ class Operators(Protocol):
 
 
 class ReferenceOperators:
-    """The torch operators with the tiles of the kernel table; shapes are documented at the operators themselves."""
+    """The torch operators with the tiles of the kernel table; shapes are documented at the operators themselves.
+
+    ``kv_scatter`` may be TileLang's where the table says so (``tilelang_cpu``, ``tilelang_cuda``).
+    """
 
     def __init__(self, kernels: Mapping[str, KernelConfig], numerics: Numerics) -> None:
         """Read every tile once; a missing kernel, an unknown implementation or a missing tile is an ``InputError``."""
         self.numerics = numerics
         self._linear = _tile(kernels, "linear", "tokens")
         self._hyper = _tile(kernels, "hyper_connection", "tokens")
-        self._scatter = _tile(kernels, "kv_scatter", "rows")
+        self._scatter = _kv_scatter(kernels)
         self._attention = _tile(kernels, "sparse_attention", "queries")
         self._compressor = _tile(kernels, "compressor", "tokens")
         self._index_queries = _tile(kernels, "index_scores", "queries")
@@ -134,7 +139,7 @@ class ReferenceOperators:
 
     def kv_scatter(self, region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor) -> None:
         """Store encoded rows."""
-        _scatter.kv_scatter(region, unit, row, stored, rows=self._scatter)
+        self._scatter(region, unit, row, stored)
 
     def sparse_attention(
         self, q: Tensor, window: WindowRows, entries: EntryRows | None, sink: Tensor, *, scale: float
@@ -197,10 +202,28 @@ class ReferenceOperators:
         return weight.quantized and self.numerics.quantized_operands
 
 
-def _tile(kernels: Mapping[str, KernelConfig], name: str, axis: str) -> int:
-    kernel = kernels.get(name)
-    if kernel is None:
+def _kv_scatter(kernels: Mapping[str, KernelConfig]) -> Callable[[RegionRows, Tensor, Tensor, Tensor], None]:
+    """The implementation that the table names: the reference in its tiles, or TileLang's for each part of the rows."""
+    kernel = _entry(kernels, "kv_scatter")
+    if kernel.implementation not in tilelang.BACKENDS:
+        return partial(_scatter.kv_scatter, rows=_tile(kernels, "kv_scatter", "rows"))
+    scatter = tilelang.implementation("kv_scatter", kernel.implementation, {"threads": kernel.threads})
+
+    def scatter_parts(region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor) -> None:
+        for grid, part in region.parts(stored):
+            scatter(grid, unit, row, part)
+
+    return scatter_parts
+
+
+def _entry(kernels: Mapping[str, KernelConfig], name: str) -> KernelConfig:
+    if name not in kernels:
         raise _bad_table(f"the kernel table has no entry '{name}'")
+    return kernels[name]
+
+
+def _tile(kernels: Mapping[str, KernelConfig], name: str, axis: str) -> int:
+    kernel = _entry(kernels, name)
     if kernel.implementation != "reference":
         raise _bad_table(f"kernel '{name}' asks for the implementation '{kernel.implementation}'; built: reference")
     size = kernel.tile.get(axis, 0)

@@ -25,7 +25,7 @@ from deepinfer_gen import LLM, SamplingParams
 from deepinfer_gen.canonical import json_text
 from deepinfer_gen.codegen.build import build_folder
 from deepinfer_gen.runtime import assembly
-from deepinfer_gen.runtime.kernels.reference import sparse_attention
+from deepinfer_gen.runtime.kernels.reference import kv_scatter, sparse_attention
 from deepinfer_gen.runtime.kv_cache import KVCache
 
 TINY = "tiny-cpu"
@@ -218,6 +218,27 @@ def test_a_changed_tile_is_what_the_operator_runs_with(
     shown = [{e["kernels"]["sparse_attention"]["tile"]["queries"] for e in r.events} for r in (original, tiled)]
     assert shown == [{256}, {7}]
     assert fixed_part(tiled.events, "kernels") == fixed_part(original.events, "kernels")
+
+
+@pytest.mark.long
+def test_another_implementation_is_what_stores_the_rows(
+    original: Run, changed: Callable[[Mapping[str, Edit]], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TileLang's kernel, compiled for the CPU, stores every row; the reference none."""
+
+    def kernels(content: Any) -> None:
+        content["kernels"]["kv_scatter"]["implementation"] = "tilelang_cpu"
+
+    def python(text: str) -> str:
+        old = 'name="kv_scatter",\n        implementation="'
+        return replace_once(f'{old}reference"', f'{old}tilelang_cpu"')(text)
+
+    monkeypatch.setattr(kv_scatter, "kv_scatter", None)
+    tilelang = changed({"kernels.json": json_edit(kernels), "kernels.py": python})
+    assert same_tokens(tilelang, original)
+    assert tilelang.first == original.first
+    assert torch.equal(tilelang.written, original.written)
+    assert {e["kernels"]["kv_scatter"]["implementation"] for e in tilelang.events} == {"tilelang_cpu"}
 
 
 def test_another_kv_source_of_one_layer_changes_the_logits(

@@ -14,4 +14,5 @@ def kv_scatter(region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor, *,
     The caller gives each real place once; only padding rows may share one, in unit 0.
     """
     for t in tiles(stored.shape[0], rows):
-        region.write(unit[t], row[t], stored[t])
+        for grid, part in region.parts(stored[t]):
+            grid.index_put_((unit[t], row[t]), part)

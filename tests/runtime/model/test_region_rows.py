@@ -98,7 +98,7 @@ def test_a_step_reads_its_own_rows_as_they_are_stored(name: str, layout: str) ->
     rows = cache.slot_rows(region)
     old, new = torch.randn(3, DIMS), torch.randn(4, DIMS)
     unit, row = torch.tensor([1, 4, 2]), torch.tensor([6, 0, 3])
-    rows.write(unit, row, rows.codec.encode(old))
+    kv_scatter(rows, unit, row, rows.codec.encode(old), rows=4)
     stored = rows.codec.encode(new)
     pool = rows.read_with(rows.offsets(unit, row), stored)
     codec = codec_of(name)
@@ -107,7 +107,7 @@ def test_a_step_reads_its_own_rows_as_they_are_stored(name: str, layout: str) ->
     if name != "fp32":
         assert not torch.equal(pool[3:], new), "what is read is the rounded row"
     later = torch.tensor([0, 0, 0, 0]), torch.tensor([0, 1, 2, 3])
-    rows.write(*later, stored)
+    kv_scatter(rows, *later, stored, rows=4)
     assert torch.equal(rows.read(rows.offsets(*later)), pool[3:])
 
 
@@ -118,10 +118,10 @@ def test_a_nan_row_changes_no_other() -> None:
             rows = cache.slot_rows(region_of(name, layout))
             values = torch.randn(7, DIMS)
             place = torch.full((7,), 2), torch.arange(7)
-            rows.write(*place, rows.codec.encode(values))
+            kv_scatter(rows, *place, rows.codec.encode(values), rows=4)
             before = rows.read(rows.offsets(*place))
             values[3] = torch.nan
-            rows.write(*place, rows.codec.encode(values))
+            kv_scatter(rows, *place, rows.codec.encode(values), rows=4)
             after = rows.read(rows.offsets(*place))
             others = [0, 1, 2, 4, 5, 6]
             assert torch.equal(after[others], before[others])
@@ -169,7 +169,13 @@ def test_sharing_layers_read_the_bytes_of_their_source(engine: Any, helpers: Any
             alias, own = cache.block_rows(helpers.replace(mine)), cache.block_rows(theirs)
             assert alias.grid.data_ptr() == own.grid.data_ptr()
             assert alias.grid.untyped_storage().data_ptr() == cache.blocks.untyped_storage().data_ptr()
-            own.write(torch.tensor([3]), torch.tensor([1]), torch.full((1, own.grid.shape[2]), float(layer.index)))
+            kv_scatter(
+                own,
+                torch.tensor([3]),
+                torch.tensor([1]),
+                torch.full((1, own.grid.shape[2]), float(layer.index)),
+                rows=4,
+            )
             assert alias.grid[3, 1].eq(layer.index).all()
             shared += 1
     assert shared == 2 * 5, "layers 3, 5, 7, 8 and 9, main rows and index keys"
