@@ -127,6 +127,7 @@ class PlainLoop:
 
     def run(self, prompts: list[list[int]], output_len: int) -> tuple[list[list[int]], Times]:
         count = len(prompts)
+        self.prompt_lengths = torch.tensor([len(p) for p in prompts])
         self.slots = torch.arange(1, count + 1)
         self.tables = torch.arange(1, count * self.blocks + 1).view(count, self.blocks)
         self.cache.zero_states(self.slots)
@@ -151,6 +152,8 @@ class PlainLoop:
             q_start=torch.from_numpy(ends - counts),
             q_len=torch.from_numpy(counts),
             k_len=torch.from_numpy(np.array(starts) + counts),
+            prefill_len=self.prompt_lengths,
+            prefills=not any(starts),
             slot=self.slots,
             block_table=self.tables,
             history=torch.tensor(history if history is not None else [[-1, -1, -1]] * len(rows)),

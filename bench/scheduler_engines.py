@@ -123,9 +123,9 @@ def fill(scheduler: Any, rows: int) -> Any:
 
 
 _STEP_ARRAYS = attrgetter(
-    "ids", "q_len", "k_len", "slot", "remap", "samples", "block_table", "history", "input_ids", "positions",
-    "row_of_token", "caps", "provisional", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted",
-    "loads",
+    "ids", "q_len", "k_len", "prefill_len", "slot", "remap", "samples", "block_table", "history", "input_ids",
+    "positions", "row_of_token", "caps", "provisional", "clone_blocks", "clone_states", "zero_states", "ignored",
+    "preempted", "loads",
 )  # fmt: skip
 _COMMITTED_ARRAYS = attrgetter("ids", "emitted", "reasons")
 

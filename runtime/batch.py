@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +43,11 @@ class StepArrays(Protocol):
         ...
 
     @property
+    def prefill_len(self) -> NDArray[Any]:
+        """Tokens that the prefill of each row's cache computes in all, however it is cut [R]."""
+        ...
+
+    @property
     def slot(self) -> NDArray[Any]:
         """State slot per row [R]."""
         ...
@@ -63,8 +68,10 @@ class ForwardBatch:
     """T tokens in R ragged rows, all int64; the tokens of a row are consecutive in T and in position.
 
     ``input_ids``, ``positions``, ``row_of_token`` [T]; ``q_start`` (first token of the row), ``q_len``, ``k_len`` (keys
-    after this step), ``slot`` [R]; ``block_table`` [R, blocks per sequence]; ``history`` [R, 3]: the ids before the
-    row's first query, oldest first, -1 before the sequence starts. Padding rows name block 0 and slot 0 only.
+    after this step), ``prefill_len`` (tokens that the prefill of the row's cache computes in all: the whole prompt),
+    ``slot`` [R]; ``block_table`` [R, blocks per sequence]; ``history`` [R, 3]: the ids before the row's first query,
+    oldest first, -1 before the sequence starts. Padding rows name block 0 and slot 0 only. ``prefills`` is known on the
+    host: some token lies inside the prefill of its row; in a decode step none does.
     """
 
     input_ids: Tensor
@@ -73,9 +80,11 @@ class ForwardBatch:
     q_start: Tensor
     q_len: Tensor
     k_len: Tensor
+    prefill_len: Tensor
     slot: Tensor
     block_table: Tensor
     history: Tensor
+    prefills: bool = field(kw_only=True)
 
     @classmethod
     def from_step(cls, step: StepArrays, device: torch.device) -> ForwardBatch:
@@ -99,7 +108,7 @@ class BatchBuffer:
         parts = zip(torch.split(self._host, sizes), torch.split(self._packed, sizes), shapes, strict=True)
         views = [(host.view(shape).numpy(), packed.view(shape)) for host, packed, shape in parts]
         self._arrays = [host for host, _ in views]
-        self._batch = ForwardBatch(*(packed for _, packed in views))
+        self._batch = ForwardBatch(*(packed for _, packed in views), prefills=False)
 
     def fill(self, step: StepArrays) -> ForwardBatch:
         """Copy a step's borrowed arrays; the batch stays valid until the next call.
@@ -111,7 +120,11 @@ class BatchBuffer:
             target[...] = source
         if self._packed is not self._host:
             self._packed.copy_(self._host)
-        return self._batch
+        return replace(self._batch, prefills=True) if _prefills(step) else self._batch
+
+
+def _prefills(step: StepArrays) -> bool:
+    return bool((step.k_len - step.q_len < step.prefill_len).any())
 
 
 def _check_history(step: StepArrays) -> None:
@@ -147,6 +160,7 @@ def _batch_arrays(step: StepArrays) -> list[NDArray[Any]]:
         np.array(starts),
         q_len,
         step.k_len,
+        step.prefill_len,
         step.slot,
         step.block_table,
         step.history,

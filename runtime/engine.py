@@ -212,8 +212,6 @@ class LLMEngine:
 
     def _execute(self, step: StepView) -> list[RequestOutput]:
         self.stats.record_step(step)
-        if self._trace is not None:
-            self._trace.write(step)
         if self.should_copy_state(step):
             self._worker.copy_state(step)
         requests = [self._requests[i] for i in step.ids[: step.num_rows].tolist()]
@@ -222,6 +220,8 @@ class LLMEngine:
             self._mark_scheduled(requests)
             self.pe_prepare_save_kvcache(step)
         result = self._worker.execute_model_step(step, requests, self.pre_sampler_sync)
+        if self._trace is not None:
+            self._trace.write(step, result.work)
         if prefill:
             self.pe_do_save_kvcache(step)
             self._fork(requests, step.samples.tolist())

@@ -52,7 +52,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "variable-length verification is not built yet",
         "speculative.verify: fixed",
     ),
-    Unbuilt("yoco.mode", lambda v: v != "off", "YOCO prefill truncation is not built yet", "yoco.mode: off"),
     Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet", "schedule.zos: off"),
     Unbuilt(
         "determinism.batch_invariant",

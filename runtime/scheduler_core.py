@@ -47,6 +47,7 @@ class StepView(Protocol):
     ids: UInt64
     q_len: Int32
     k_len: Int32
+    prefill_len: Int32
     slot: Int32
     remap: Int32
     samples: Int32

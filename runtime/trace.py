@@ -6,12 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 from deepinfer_gen.runtime.plan_types import KernelConfig
 from deepinfer_gen.runtime.scheduler_core import Action, StepView
 
 
 class TraceWriter:
-    """Writes JSON lines: step, kind, rows, total_q, graph, graph_rows, region offsets and kernels."""
+    """Writes JSON lines: step, kind, rows, total_q, graph, graph_rows, rows by layer and by region, region offsets and
+    kernels.
+    """
 
     def __init__(self, stream: TextIO, layout: Mapping[str, Any], kernels: Mapping[str, KernelConfig]) -> None:
         self._stream = stream
@@ -29,8 +32,8 @@ class TraceWriter:
             },
         }
 
-    def write(self, step: StepView) -> None:
-        """Append the event of one step."""
+    def write(self, step: StepView, work: StepCounts) -> None:
+        """Append the event of one executed step."""
         event = {
             "step": int(step.step_id),
             "kind": Action(step.kind).name.lower(),
@@ -38,6 +41,8 @@ class TraceWriter:
             "total_q": int(step.total_q),
             "graph": int(step.graph),
             "graph_rows": len(step.ids) if step.graph else 0,
+            "layer_rows": {str(layer): rows for layer, rows in work.computed.items()},
+            "rows_written": {f"{kind}.{layer}": rows for (kind, layer), rows in work.written.items()},
             **self._fixed,
         }
         self._stream.write(json.dumps(event) + "\n")

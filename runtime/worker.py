@@ -15,6 +15,7 @@ from torch import Tensor
 from deepinfer_gen.runtime.batch import BatchBuffer, ForwardBatch
 from deepinfer_gen.runtime.device import Device
 from deepinfer_gen.runtime.graphs import GraphTable
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 from deepinfer_gen.runtime.request import Request
 from deepinfer_gen.runtime.sampler import Sampled, Sampler, SamplingTable
 from deepinfer_gen.runtime.scheduler_core import Int32, StepView
@@ -30,13 +31,15 @@ _HOST = torch.device("cpu")
 class StepTokens:
     """Tokens of one step as ``commit`` takes them, and the rows (of the K sampled ones) that have log probabilities.
 
-    ``tokens`` int32 [rows, 1]; ``counts`` int32 [rows], 0 for a row that yields nothing; ``sampled_rows`` [K].
+    ``tokens`` int32 [rows, 1]; ``counts`` int32 [rows], 0 for a row that yields nothing; ``sampled_rows`` [K]. ``work``
+    is what the forward pass computed and wrote.
     """
 
     tokens: Int32
     counts: Int32
     sampled_rows: Sequence[int]
     sampled: Sampled
+    work: StepCounts
 
 
 class Worker:
@@ -75,14 +78,16 @@ class Worker:
         ends, k_len = list(accumulate(q_len)), step.k_len.tolist()
         last_tokens = torch.from_numpy(np.array([ends[row] - 1 for row in rows], np.int64))
         parameters = self._table.rows([requests[row] for row in rows], [k_len[row] for row in rows])
-        logits: list[Tensor] = []
-        self._device.submit("forward", lambda: logits.append(self._model(batch, self._cache, last_tokens)))
-        sample = self._device.submit("sample", lambda: self._sampler.sample(logits[0], parameters))
+        done: list[tuple[Tensor, StepCounts]] = []
+        self._device.submit(
+            "forward", lambda: done.append((self._model(batch, self._cache, last_tokens), self._model.counts))
+        )
+        sample = self._device.submit("sample", lambda: self._sampler.sample(done[0][0], parameters))
         pre_sampler_sync(step)
         sampled = sample.wait()
         tokens = np.zeros((len(requests), 1), np.int32)
         tokens[rows, 0] = sampled.tokens
-        return StepTokens(tokens, counts, rows, sampled)
+        return StepTokens(tokens, counts, rows, sampled, done[0][1])
 
     def _graph_batch(self, step: StepView, longest_row: int) -> ForwardBatch:
         """The step in the tensors of its graph, which the last step in that graph no longer reads."""

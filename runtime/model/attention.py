@@ -39,6 +39,21 @@ class Attention(nn.Module):
         self.index_keys = IndexKeys(source, layer, constants, operators) if owns_kv else None
         self.indexer = Indexer(source, layer, constants, operators) if layer.index_source == layer.index else None
 
+    def store_entries(self, u: Tensor, step: StepContext) -> None:
+        """Complete the entries and index keys that this step's rows u [T, d] close; once in a step, and only if the
+        layer is a KV source.
+
+        They are exact whatever a later truncation drops, so a truncated step stores them from all its rows first.
+        """
+        layer = self.layer
+        if self.compressor is None or self.index_keys is None or layer.index in step.stored:
+            return
+        assert layer.main is not None
+        assert layer.index_keys is not None
+        main, keys = step.cache.block_rows(layer.main), step.cache.block_rows(layer.index_keys)
+        self.index_keys(self.compressor(u, main, step), keys, step)
+        step.stored.add(layer.index)
+
     def forward(self, u: Tensor, step: StepContext) -> Tensor:
         """u [T, d] to [T, d]; stores this step's window rows, entries and index keys."""
         c, ops = self.constants, self.operators
@@ -54,7 +69,8 @@ class Attention(nn.Module):
         window = WindowRows(ring.read_with(index.ring_offsets, stored), index.pool, index.valid)
         out = ops.sparse_attention(q, window, entries, self.sink, scale=c.head_dim**-0.5)
         self.store_rows(stored, step)
-        grouped = rotate_tail(out, step.inverse_rotation(self.layer.rope)).view(out.shape[0], c.o_groups, -1)
+        turned = rotate_tail(out, step.inverse_rotation(self.layer.rope))
+        grouped = turned.view(out.shape[0], c.o_groups, c.num_attention_heads // c.o_groups * c.head_dim)
         return ops.linear(ops.grouped_linear(grouped, self.wo_a), self.wo_b)
 
     def encode_rows(self, u: Tensor, step: StepContext) -> Tensor:
@@ -68,15 +84,15 @@ class Attention(nn.Module):
         index = step.ring(ring, self.constants.sliding_window - 1)
         rows = stored.index_select(0, index.write_tokens)
         self.operators.kv_scatter(ring, index.write_slot, index.write_row, rows)
+        step.counts.write("swa", self.layer.index, rows.shape[0])
 
     def _entries(self, u: Tensor, qr: Tensor, step: StepContext) -> EntryRows | None:
         """Complete and choose compressed entries as this layer's roles say; none at ratio 0."""
+        self.store_entries(u, step)
         layer = self.layer
         if layer.main is None or layer.index_keys is None or layer.index_source is None:
             return None
         main, keys = step.cache.block_rows(layer.main), step.cache.block_rows(layer.index_keys)
-        if self.compressor is not None and self.index_keys is not None:
-            self.index_keys(self.compressor(u, main, step), keys, step)
         if self.indexer is not None:
             step.publish(layer.index, main, self.indexer(u, qr, keys, step))
         return step.selections[layer.index_source].rows(main)

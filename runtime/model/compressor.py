@@ -44,6 +44,7 @@ class Compressor(nn.Module):
         rotation = step.rotary[self.layer.rope].index_select(0, index.positions)
         stored = main.codec.encode(rotate_tail(latent.clone(), rotation))
         self.operators.kv_scatter(main, index.block, index.row, stored)
+        step.counts.write("main", self.layer.index, stored.shape[0])
         return latent
 
     def _pool(self, u: Tensor, wgate: Matrix, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
@@ -56,4 +57,5 @@ class Compressor(nn.Module):
         tokens = step.entries(main, self.layer.ratio).tokens
         latent = self.operators.pool_members(pool, index.pool.index_select(0, tokens))
         self.operators.kv_scatter(ring, index.write_slot, index.write_row, stored.index_select(0, index.write_tokens))
+        step.counts.write("ca_state", self.layer.index, index.write_tokens.shape[0])
         return latent.to(u.dtype)

@@ -28,7 +28,8 @@ class DraftRows:
 def block_batch(rows: DraftRows, block_size: int, noise_token_id: int, max_positions: int) -> ForwardBatch:
     """R rows of ``block_size`` tokens from ``position`` on: the newest token, then noise where drafts will stand.
 
-    Draft layers have neither compressed entries nor Engram, so there are no block tables and no history.
+    Draft layers have neither compressed entries nor Engram, so there are no block tables and no history. Nor is there
+    a floor of a truncated prefill: the block begins behind the prompt, of which at least a window is kept.
     """
     # A sequence that ended in a step still in flight may be past the last position; nobody uses what it drafts.
     first = rows.position.clamp(max=max_positions - block_size)
@@ -43,9 +44,11 @@ def block_batch(rows: DraftRows, block_size: int, noise_token_id: int, max_posit
         q_start=row * block_size,
         q_len=torch.full_like(row, block_size),
         k_len=first + block_size,
+        prefill_len=torch.zeros_like(row),
         slot=rows.slot,
         block_table=row.new_empty((count, 0)),
         history=row.new_empty((count, 0)),
+        prefills=False,
     )
 
 

@@ -34,6 +34,7 @@ class IndexKeys(nn.Module):
         rotation = step.rotary[self.layer.rope].index_select(0, index.positions)
         key = rotate_tail(rms_norm(self.operators.linear(latent, self.wk), self.norm, self.eps), rotation)
         self.operators.kv_scatter(keys, index.block, index.row, keys.codec.encode(key))
+        step.counts.write("index", self.layer.index, key.shape[0])
 
 
 class Indexer(nn.Module):
@@ -90,7 +91,8 @@ def candidate_mask(scores: Tensor, visible: Tensor, *, blocks: int, block_size: 
     """
     width = scores.shape[1]
     pad = -width % block_size
-    grouped = torch.nn.functional.pad(scores, (0, pad), value=-torch.inf).view(scores.shape[0], -1, block_size).amax(2)
+    padded = torch.nn.functional.pad(scores, (0, pad), value=-torch.inf)
+    grouped = padded.view(scores.shape[0], padded.shape[1] // block_size, block_size).amax(2)
     number = torch.arange(grouped.shape[1], device=scores.device)
     # At visible 0 the floor division gives -1, which is no block's number.
     newest = number == ((visible - 1) // block_size).unsqueeze(1)

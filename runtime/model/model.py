@@ -21,8 +21,10 @@ from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.rope import rotary_table
 from deepinfer_gen.runtime.model.step_context import StepContext
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.model.token_map import engram_token_map
+from deepinfer_gen.runtime.model.truncation import check_truncation, live_rows
 from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan
 from deepinfer_gen.runtime.weights import TensorSource, load_weights
 
@@ -30,7 +32,7 @@ from deepinfer_gen.runtime.weights import TensorSource, load_weights
 class Model(nn.Module):
     """Backbone, LM head and, where the engine drafts, the drafter, with weights as stored.
 
-    ``report`` says what was read from the checkpoint.
+    ``report`` says what was read from the checkpoint, ``counts`` what the latest ``forward`` computed and wrote.
     """
 
     embed: Tensor
@@ -40,7 +42,9 @@ class Model(nn.Module):
 
     def __init__(self, plan: ModelPlan, source: TensorSource, operators: Operators, token_map: list[int]) -> None:
         super().__init__()
+        check_truncation(plan)
         c = Constants.of(plan)
+        self.counts = StepCounts()
         self.plan, self.constants, self.operators, self.report = plan, c, operators, source.report
         self.register_buffer("embed", source.stored("embed.weight"))
         self.register_buffer("norm", source.stored("norm.weight"))
@@ -69,7 +73,8 @@ class Model(nn.Module):
 
         Where the engine drafts, the drafter's keys of all T tokens are stored with them, so that ``draft`` may follow.
         ``output_tokens`` int64 [K] are the tokens (indices into T) whose logits are wanted. Returns float32
-        [K, vocab_size], which the caller may change in place.
+        [K, vocab_size], which the caller may change in place. ``ValueError`` when a token is among them that prefill
+        truncation drops.
         """
         # Inference mode saves a sixth of a small step; a copy made outside it is an ordinary tensor again.
         with torch.inference_mode():
@@ -91,8 +96,16 @@ class Model(nn.Module):
         return Drafts(drafts.ids.clone(), drafts.logits.clone(), drafts.confidence_logits.clone())
 
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
+        self.counts = step.counts
         x, pre = self.first_streams(step.batch.input_ids)
+        yoco = self.plan.yoco
         for layer in self.layers:
+            assert isinstance(layer, Layer)
+            if yoco is not None and step.batch.prefills and layer.index == yoco.first_consumer_layer:
+                layer.store_entries(x, pre, step)
+                live = live_rows(step.batch, yoco)
+                x, pre, step = live.select(x), live.select(pre), step.truncated(live)
+                output_tokens = live.places(output_tokens)
             x, pre = layer(x, pre, step)
         if self.drafter is not None:
             self.drafter.observe(torch.cat(step.features, 1), step)
@@ -118,14 +131,13 @@ def load_model(plan: ModelPlan, kernels: Mapping[str, KernelConfig], folder: Pat
     Raises ``InputError`` for a policy that is not built, a kernel table that does not fit, and every fault of the
     checkpoint; nothing is half loaded.
     """
-    if plan.yoco or plan.policy not in NUMERICS:
+    if plan.policy not in NUMERICS:
         raise InputError(
             Diagnostic(
                 "DI346",
-                f"the runtime runs the policies {', '.join(NUMERICS)} without prefill truncation; this engine has"
-                f" policy '{plan.policy}' and {plan.yoco}",
+                f"the runtime runs the policies {', '.join(NUMERICS)}; this engine has policy '{plan.policy}'",
                 file="model_plan.py",
-                help="generate it with yoco.mode: off",
+                help="generate the engine again with one of them",
             )
         )
     constants, operators = Constants.of(plan), ReferenceOperators(kernels, NUMERICS[plan.policy])

@@ -2,7 +2,8 @@
 
 A context lives for one step, so that no layer can inherit another step's selections; each is keyed by the layer that
 published it. The candidates are those of the model's one candidate source. ``features`` are what the drafter's target
-layers saw, in layer order.
+layers saw, in layer order. Where a prefill is truncated, the layers from the cut on have a context of their own, over
+the rows that are live there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kernels.reference.sparse_attention import EntryRows
 from deepinfer_gen.runtime.kv_cache import KVCache, RegionRows
+from deepinfer_gen.runtime.model.step_counts import StepCounts
+from deepinfer_gen.runtime.model.truncation import LiveRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,9 @@ class RingIndex:
 
     The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
     step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
-    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts, where ``pool`` points at the
-    query's own row. ``write_tokens`` [N] are the tokens to store at ``write_slot``, ``write_row``: only the last
-    ``rows`` of each batch row survive in the ring.
+    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts and below the floor of a
+    truncated prefill, where ``pool`` points at the query's own row. ``write_tokens`` [N] are the tokens to store at
+    ``write_slot``, ``write_row``: only the last ``rows`` of each batch row survive in the ring.
     """
 
     ring_offsets: Tensor
@@ -69,15 +72,27 @@ class Selection:
             self.located[region.geometry] = region.offsets(self.block, self.row)
         return EntryRows(region, self.located[region.geometry], self.valid)
 
+    def of(self, live: LiveRows) -> Selection:
+        """The selection of the live rows."""
+        select = live.select
+        return Selection(select(self.entries), select(self.valid), select(self.block), select(self.row))
+
 
 @dataclass(slots=True)
 class StepContext:
-    """One forward pass: batch, caches, rotary tables, and memoised index tensors."""
+    """One forward pass: batch, caches, rotary tables, and memoised index tensors.
+
+    ``live`` says which of the step's rows ``batch`` holds; None where it holds all and no window has a floor.
+    ``stored`` are the KV sources whose entries of this step are complete, ``counts`` what the step did.
+    """
 
     batch: ForwardBatch
     cache: KVCache
     rotary: Mapping[str, Tensor]
     ngrams: Tensor | None = None
+    live: LiveRows | None = None
+    stored: set[int] = field(default_factory=set)
+    counts: StepCounts = field(default_factory=StepCounts)
     selections: dict[int, Selection] = field(default_factory=dict)
     candidates: Tensor | None = None
     features: list[Tensor] = field(default_factory=list)
@@ -86,6 +101,23 @@ class StepContext:
     _inverses: dict[str, Tensor] = field(default_factory=dict)
     _rings: dict[tuple[int, tuple[int, int, int]], RingIndex] = field(default_factory=dict)
     _entries: dict[tuple[int, int], EntryIndex] = field(default_factory=dict)
+
+    def truncated(self, live: LiveRows) -> StepContext:
+        """The context of the layers from the cut on: the same step for its ``live`` rows.
+
+        Selections, candidates and target features from before the cut are carried over.
+        """
+        return StepContext(
+            live.batch,
+            self.cache,
+            self.rotary,
+            live=live,
+            stored=self.stored,
+            counts=self.counts,
+            selections={layer: selection.of(live) for layer, selection in self.selections.items()},
+            candidates=None if self.candidates is None else live.select(self.candidates),
+            features=[live.select(feature) for feature in self.features],
+        )
 
     @property
     def units(self) -> Tensor:
@@ -121,7 +153,7 @@ class StepContext:
         return self._entries[key]
 
     def _ring_index(self, region: RegionRows, depth: int) -> RingIndex:
-        return _causal_index(self.batch, region, depth)
+        return _causal_index(self.batch, region, depth, None if self.live is None else self.live.floor)
 
     def publish(self, layer: int, region: RegionRows, entries: Tensor) -> None:
         """Make the entries [T, S] (-1 padded) chosen by ``layer`` available; ``region`` gives the rows per block."""
@@ -130,12 +162,11 @@ class StepContext:
         self.selections[layer] = Selection(entries, entries >= 0, block, known % region.rows)
 
 
-def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIndex:
+def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int, floor: Tensor | None) -> RingIndex:
     device = batch.positions.device
-    count = batch.positions.shape[0]
-    token = torch.arange(count, device=device)
-    # A batch row without tokens has no first position; its pool rows are read and never used.
-    first = batch.positions.index_select(0, batch.q_start.clamp(max=count - 1))
+    token = torch.arange(batch.positions.shape[0], device=device)
+    # The pool rows of a batch row without tokens are read and never used.
+    first = batch.k_len - batch.q_len
     back = torch.arange(-depth, 0, device=device)
     old = (first.unsqueeze(1) + back).clamp(min=0)
     ring_offsets = region.offsets(batch.slot.unsqueeze(1), old % region.rows).view(-1)
@@ -144,7 +175,8 @@ def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int) -> RingIn
     place = (token - batch.q_start.index_select(0, row)).unsqueeze(1) + torch.arange(-depth, 1, device=device)
     in_ring = row.unsqueeze(1) * depth + place + depth
     in_step = batch.slot.shape[0] * depth + batch.q_start.index_select(0, row).unsqueeze(1) + place
-    valid = batch.positions.unsqueeze(1) + torch.arange(-depth, 1, device=device) >= 0
+    seen = batch.positions.unsqueeze(1) + torch.arange(-depth, 1, device=device)
+    valid = seen >= (0 if floor is None else floor.index_select(0, row).unsqueeze(1))
 
     after = (batch.q_start + batch.q_len).index_select(0, row) - token
     write = torch.nonzero(after <= region.rows).view(-1)
@@ -165,7 +197,7 @@ def _entry_index(batch: ForwardBatch, units: Tensor, region: RegionRows, ratio: 
     block = units.index_select(0, tokens).gather(1, (entry // region.rows).unsqueeze(1)).squeeze(1)
     return EntryIndex(
         visible=visible,
-        width=max(1, int(visible.max())),
+        width=max(1, int(visible.max())) if visible.numel() else 1,
         tokens=tokens,
         positions=entry * ratio,
         block=block,

@@ -63,6 +63,7 @@ class StepChecks:
             ("I19", q > 0, "its chunk is empty"),
             ("I19", samples == (k == committed), "only its last chunk samples"),
             ("I19", k <= committed, "its chunk ends behind its tokens"),
+            ("I19", step.prefill_len[:rows] == committed, "the length of its prefill is not that of its tokens"),
             ("I12", step.slot[:rows] > 0, "its slot is the dummy"),
             ("I12", (k > q) | np.isin(step.slot[:rows], step.zero_states), "its slot is not cleared"),
             ("I13", needed > 0, "its blocks do not hold its whole prompt"),
@@ -129,7 +130,7 @@ class StepChecks:
             violated("I14", f"graph {size} has {len(step.ids)} rows and {len(step.input_ids)} tokens")
         if int(q.max(initial=0)) > self._max_q:
             violated("I14", f"a row has {int(q.max())} tokens, above {self._max_q}")
-        padding = (step.ids, step.slot, step.samples, step.block_table)
+        padding = (step.ids, step.prefill_len, step.slot, step.samples, step.block_table)
         if any(array[rows:].any() for array in padding) or step.input_ids[step.total_q :].any():
             violated("B24", "a padding row touches more than block 0 and slot 0")
         if (step.k_len[rows:] != q[rows:]).any() or (step.remap[rows:] != -1).any():

@@ -193,6 +193,7 @@ class Decode {
     // The first query is the newest token; until the step in flight reports, all of it counts as accepted.
     row.start = request.length() + candidate.flying - 1;
     row.q_len = q_len;
+    row.prefill_len = sequence.prefill_length;
     row.slot = sequence.slot;
     row.remap = state.remap(sequence);
     row.samples = true;

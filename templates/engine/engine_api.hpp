@@ -34,6 +34,7 @@ struct StepView {
   std::span<const std::uint64_t> ids;
   std::span<const std::int32_t> q_len;
   std::span<const std::int32_t> k_len;
+  std::span<const std::int32_t> prefill_len;
   std::span<const std::int32_t> slot;
   std::span<const std::int32_t> remap;
   std::span<const std::int32_t> samples;

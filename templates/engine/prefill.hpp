@@ -111,6 +111,7 @@ class Prefill {
     row.table = sequence.table;
     row.start = start;
     row.q_len = chunk;
+    row.prefill_len = sequence.prefill_length;
     row.slot = sequence.slot;
     row.samples = last;
     row.tokens = request.tokens;

@@ -21,6 +21,7 @@ struct StepRow {
   std::uint64_t table = 0;  // names `blocks` as long as they only grow
   std::int32_t start = 0;
   std::int32_t q_len = 0;
+  std::int32_t prefill_len = 0;
   std::int32_t slot = 0;
   std::int32_t remap = -1;
   bool samples = false;
@@ -53,6 +54,7 @@ class StepBuffers {
     ids_[r] = row.id;
     q_len_[r] = row.q_len;
     k_len_[r] = row.start + row.q_len;
+    prefill_len_[r] = row.prefill_len;
     slot_[r] = row.slot;
     remap_[r] = row.remap;
     samples_[r] = row.samples;
@@ -103,6 +105,7 @@ class StepBuffers {
     view.ids = {ids_.data(), rows};
     view.q_len = {q_len_.data(), rows};
     view.k_len = {k_len_.data(), rows};
+    view.prefill_len = {prefill_len_.data(), rows};
     view.slot = {slot_.data(), rows};
     view.remap = {remap_.data(), rows};
     view.samples = {samples_.data(), rows};
@@ -180,6 +183,7 @@ class StepBuffers {
   Array<std::uint64_t, kMaxRows> ids_{};
   Array<std::int32_t, kMaxRows> q_len_{};
   Array<std::int32_t, kMaxRows> k_len_{};
+  Array<std::int32_t, kMaxRows> prefill_len_{};
   Array<std::int32_t, kMaxRows> slot_{};
   Array<std::int32_t, kMaxRows> remap_{};
   Array<std::int32_t, kMaxRows> samples_{};

@@ -81,6 +81,7 @@ void bind_step(py::module_& module) {
   view_property<&View::ids>(step, "ids");
   view_property<&View::q_len>(step, "q_len");
   view_property<&View::k_len>(step, "k_len");
+  view_property<&View::prefill_len>(step, "prefill_len");
   view_property<&View::slot>(step, "slot");
   view_property<&View::remap>(step, "remap");
   view_property<&View::samples>(step, "samples");

@@ -10,6 +10,8 @@ prompts and 128 tokens of K, intervals 7 (ALL) and 10 (ANY), bursts of 2, no dra
 
 from __future__ import annotations
 
+import io
+import json
 import random
 import re
 from collections.abc import Callable
@@ -138,6 +140,16 @@ def greedy_tokens(folder: Path) -> list[int]:
     return list(output.outputs[0].token_ids)
 
 
+def first_consumer_rows(folder: Path) -> int:
+    """Rows of a prompt of 153 tokens that go through layer 6, the last KV source."""
+    torch.set_num_threads(1)
+    trace = io.StringIO()
+    with LLM(engine=folder, trace=trace) as llm:
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        llm.generate({"prompt_token_ids": list(range(3, 156))}, params, use_tqdm=False)
+    return sum(json.loads(line)["layer_rows"]["6"] for line in trace.getvalue().splitlines())
+
+
 def decode_steps_when_all_want(folder: Path) -> int:
     """The only rank decodes and a prompt waits: decode steps before the next prefill step."""
     return _decode_steps_before_prefill(world_of(folder))
@@ -263,6 +275,7 @@ class Behaviour:
 
 LONG = (("limits.max_model_len", "160"), ("limits.prefill_max_sum_seqlen_k", "160"))
 DRAFTS = (("speculative.nextn", "3"),)
+COMPACT = (("yoco.mode", "compact"),)
 BEHAVIOURS = (
     Behaviour("limits.max_num_seqs", "3", most_sequences, 4, 3),
     Behaviour("limits.max_model_len", "64", longest_prompt, 95, 63),  # one token is generated
@@ -279,6 +292,8 @@ BEHAVIOURS = (
     Behaviour("speculative.prior_survival", "0.2", verified_where_drafts_pay, 4, 1, DRAFTS),
     Behaviour("speculative.min_gain", "0.2", verified_where_drafts_cost, 1, 4, DRAFTS),
     Behaviour("speculative.max_backtracking_tokens", "9", ring_rows, 129, 137, LONG),  # 128 + 1, 128 + 9
+    Behaviour("yoco.mode", "compact", first_consumer_rows, 153, 140, LONG),  # the last max(140, 128 + 1)
+    Behaviour("yoco.keep_tokens", "150", first_consumer_rows, 140, 150, LONG + COMPACT),
     # The first of the decode steps between two prefills is the one that busies the engine.
     Behaviour("schedule.prefill_attempt_interval", "5", decode_steps_when_all_want, 7 - 1, 5 - 1),
     Behaviour("schedule.prefill_any_attempt_interval", "12", decode_steps_when_one_wants, 10 - 1, 12 - 1),

@@ -105,7 +105,7 @@ class NgramRank(Rank):
         fixed, q_start = self._complete(step, q_len)
         batch = ForwardBatch(
             fixed.input_ids, fixed.positions, fixed.row_of_token, q_start, tensor(q_len), fixed.k_len,
-            tensor(step.slot), tensor(step.block_table), fixed.history,
+            tensor(step.prefill_len), tensor(step.slot), tensor(step.block_table), fixed.history, prefills=False,
         )  # fmt: skip
         self._compare(batch, lists, starts, q_len)
         self._check_the_hosts_history(step)

@@ -62,6 +62,7 @@ class PagedModel:
                 row_of_token=np.zeros(count, np.int32),
                 q_len=np.array([count]),
                 k_len=np.array([start + count]),
+                prefill_len=np.array([len(ids)]),
                 slot=np.array([1]),
                 block_table=np.array([table]),
                 history=np.array([([-1] * self.history + list(ids[:start]))[-self.history :]]),

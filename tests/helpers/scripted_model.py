@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 
 from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 
 VOCAB = 512
 
 
 class ScriptedModel:
-    """Called like the real model; the scripted token gets logit 10, the id behind it 9, all others 0."""
+    """Called like the real model; the scripted token gets logit 10, the id behind it 9, all others 0.
+
+    It computes no layer and writes no cache.
+    """
+
+    counts = StepCounts()
 
     def __call__(self, batch: ForwardBatch, cache: object, output_tokens: Tensor) -> Tensor:
         logits = torch.zeros(len(output_tokens), VOCAB)

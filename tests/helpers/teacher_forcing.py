@@ -23,6 +23,8 @@ def one_row(ids: Tensor, layout: Mapping[str, Any]) -> ForwardBatch:
         q_start=torch.tensor([0]),
         q_len=torch.tensor([count]),
         k_len=torch.tensor([count]),
+        prefill_len=torch.tensor([count]),
+        prefills=True,
         slot=torch.tensor([3]),
         block_table=(torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(0))[:needed] + 1).view(1, -1),
         history=torch.full((1, 3), -1),

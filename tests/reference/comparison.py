@@ -9,8 +9,8 @@ import numpy as np
 
 SCALARS = ("step_id", "kind", "num_rows", "total_q", "graph", "provisional")
 ARRAYS = (
-    "ids", "q_len", "k_len", "slot", "remap", "samples", "caps", "block_table", "history", "input_ids", "positions",
-    "row_of_token", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
+    "ids", "q_len", "k_len", "prefill_len", "slot", "remap", "samples", "caps", "block_table", "history", "input_ids",
+    "positions", "row_of_token", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
 )  # fmt: skip
 RESULTS = {
     "commit": ("ids", "emitted", "reasons"),

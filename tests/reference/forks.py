@@ -33,6 +33,6 @@ def fork(state: State, parent: Request, children: list[int]) -> None:
         for block in blocks:
             state.blocks.share(block)
         state.slots.share(source.slot)
-        request.sequence = Sequence(request, Stage.PROMPTED, source.slot, list(blocks))
+        request.sequence = Sequence(request, Stage.PROMPTED, source.slot, list(blocks), source.prefill_length)
         state.requests[child] = request
         state.prompted.append(request.sequence)

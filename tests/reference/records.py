@@ -40,6 +40,7 @@ class Step:
     ids: UInt64
     q_len: Int32
     k_len: Int32
+    prefill_len: Int32
     slot: Int32
     remap: Int32
     samples: NDArray[Any]

@@ -50,6 +50,7 @@ class Sequence:
     stage: Stage
     slot: int
     blocks: list[int]
+    prefill_length: int  # tokens to prefill: the length when it got its place, its first branch's for a fork
     computed: int = 0  # prompt tokens scheduled
     transfer: bool = False  # its cache is read or written from outside
     joined: int = -1  # number in the order of joining running

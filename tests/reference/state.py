@@ -61,7 +61,7 @@ class State:
         """Slot, then blocks for all its tokens. The caller has checked that there are enough."""
         slot = self.slots.take()
         blocks = [self.blocks.take() for _ in range(self.config.blocks_for(request.length))]
-        sequence = Sequence(request, stage, slot, blocks)
+        sequence = Sequence(request, stage, slot, blocks, request.length)
         request.sequence = sequence
         return sequence
 

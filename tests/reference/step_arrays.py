@@ -56,6 +56,7 @@ def make_step(
         ids=_ids(of_rows([row.id for row in rows])),
         q_len=_ints(q_len),
         k_len=_ints([start + q for start, q in zip(starts, q_len, strict=True)]),
+        prefill_len=_ints(of_rows([row.sequence.prefill_length for row in rows])),
         slot=_ints(of_rows([row.sequence.slot for row in rows])),
         remap=_ints(of_rows([row.remap for row in rows], -1)),
         samples=_ints(of_rows([int(row.samples) for row in rows])),

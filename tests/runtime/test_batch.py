@@ -22,6 +22,7 @@ def step(q_len: list[int], first: int) -> SimpleNamespace:
         "positions": (tokens,),
         "row_of_token": (tokens,),
         "k_len": (rows,),
+        "prefill_len": (rows,),
         "slot": (rows,),
         "block_table": (rows, 5),
         "history": (rows, 3),
@@ -52,11 +53,27 @@ def test_a_batch_outlives_the_step_it_copies() -> None:
 def test_a_buffer_is_filled_again_in_place() -> None:
     buffer = BatchBuffer(step([1, 1, 2, 0], 10), CPU)
     one = buffer.fill(step([1, 1, 2, 0], 10))
-    places = [getattr(one, field.name).data_ptr() for field in fields(one)]
+    tensors = [field.name for field in fields(one) if field.name != "prefills"]
+    places = [getattr(one, name).data_ptr() for name in tensors]
     other = step([2, 1, 1, 0], 500)
     two = buffer.fill(other)
     check(two, other)
-    assert [getattr(two, field.name).data_ptr() for field in fields(two)] == places
+    assert [getattr(two, name).data_ptr() for name in tensors] == places
+
+
+@pytest.mark.parametrize(
+    ("k_len", "prefill_len", "prefills"),
+    [([9, 5], [9, 4], True), ([9, 5], [20, 4], True), ([9, 5], [7, 4], False), ([2, 1], [0, 0], False)],
+)
+def test_a_step_prefills_while_a_first_token_is_inside_a_prompt(
+    k_len: list[int], prefill_len: list[int], prefills: bool
+) -> None:
+    """Rows of 2 and 1 tokens that begin at 7 and 4, or padding."""
+    arrays = step([2, 1], 10)
+    buffer = BatchBuffer(arrays, CPU)
+    arrays.k_len[:], arrays.prefill_len[:] = k_len, prefill_len
+    arrays.history[:] = 5 if k_len[0] > 2 else -1
+    assert buffer.fill(arrays).prefills is prefills
 
 
 def test_rows_that_do_not_cover_the_tokens_are_refused() -> None:

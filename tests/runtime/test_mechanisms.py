@@ -18,7 +18,6 @@ BUILT = {
     "parallel.engram_placement": "replicated",
     "speculative.nextn": 0,
     "speculative.verify": "fixed",
-    "yoco.mode": "off",
     "schedule.zos": "off",
     "determinism.batch_invariant": False,
 }
@@ -31,8 +30,6 @@ NEEDS = [
     ("parallel.engram_placement", "host"),
     ("speculative.nextn", 5),
     ("speculative.verify", "varlen"),
-    ("yoco.mode", "compact"),
-    ("yoco.mode", "mask"),
     ("schedule.zos", "on"),
     ("determinism.batch_invariant", True),
 ]
@@ -73,11 +70,11 @@ def test_the_table_is_covered() -> None:
 
 def test_all_reasons_come_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        refuse_unbuilt("a", plan(**{"speculative.nextn": 5, "parallel.ep": 8, "yoco.mode": "compact"}))
+        refuse_unbuilt("a", plan(**{"speculative.nextn": 5, "parallel.ep": 8, "schedule.zos": "on"}))
     assert [d.message.split(": ")[1].split(" is")[0] for d in caught.value.diagnostics] == [
         "parallel.ep",
         "speculative.nextn",
-        "yoco.mode",
+        "schedule.zos",
     ]
 
 
@@ -108,7 +105,7 @@ def test_a_table_s_value_points_at_the_line_that_names_the_table() -> None:
 
 def test_a_default_has_no_line() -> None:
     with pytest.raises(InputError) as caught:
-        refuse_unbuilt("a", {"yoco.mode": traced("compact", "default")})
+        refuse_unbuilt("a", {"schedule.zos": traced("on", "default")})
     (fault,) = caught.value.diagnostics
     assert fault.place == ""
-    assert "yoco.mode is 'compact' (default)" in fault.message
+    assert "schedule.zos is 'on' (default)" in fault.message

@@ -12,8 +12,8 @@ from scheduler_world import DECODE, VOTE, World
 
 MakeWorld = Callable[..., World]
 STEP = [
-    "ids", "q_len", "k_len", "slot", "remap", "samples", "block_table", "history", "input_ids", "positions",
-    "row_of_token", "caps", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
+    "ids", "q_len", "k_len", "prefill_len", "slot", "remap", "samples", "block_table", "history", "input_ids",
+    "positions", "row_of_token", "caps", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
 ]  # fmt: skip
 RESULTS = ["ids", "emitted", "reasons"]
 

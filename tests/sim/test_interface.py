@@ -45,9 +45,9 @@ def test_views_are_borrowed_read_only_and_keep_their_scheduler(make_world: MakeW
     assert world.step() == PREFILL
     step = rank.scheduler.step()
     shapes = {
-        "ids": (2,), "q_len": (2,), "k_len": (2,), "slot": (2,), "remap": (2,), "samples": (2,), "block_table": (2, 13),
-        "history": (2, 3), "input_ids": (8,), "positions": (8,), "row_of_token": (8,), "clone_blocks": (0, 2),
-        "clone_states": (0, 2), "zero_states": (2,), "ignored": (0,), "preempted": (0,),
+        "ids": (2,), "q_len": (2,), "k_len": (2,), "prefill_len": (2,), "slot": (2,), "remap": (2,), "samples": (2,),
+        "block_table": (2, 13), "history": (2, 3), "input_ids": (8,), "positions": (8,), "row_of_token": (8,),
+        "clone_blocks": (0, 2), "clone_states": (0, 2), "zero_states": (2,), "ignored": (0,), "preempted": (0,),
     }  # fmt: skip
     for name, shape in shapes.items():
         view = getattr(step, name)

@@ -17,6 +17,6 @@ def engram_gather(table: Tensor, scale: Tensor, rows: Tensor, *, tokens: int) ->
     def gather(tile: Tensor) -> Tensor:
         index = tile.reshape(-1)
         decoded = dequantize_mxfp8(table.index_select(0, index), scale.index_select(0, index))
-        return decoded.view(tile.shape[0], -1)
+        return decoded.view(tile.shape[0], rows.shape[1] * table.shape[1])
 
     return tiled(gather, tokens, rows)

@@ -110,7 +110,7 @@ def sinkhorn(comb: Tensor, *, iterations: int, eps: float) -> Tensor:
     """
     count, streams, _ = comb.shape
     rows, columns = _pass_matrices(streams, eps, comb.device)
-    work = torch.cat([comb.view(count, -1).t(), comb.new_ones((1, count))])
+    work = torch.cat([comb.flatten(1).t(), comb.new_ones((1, count))])
     total = torch.empty_like(work)
     work.div_(torch.mm(columns, work, out=total))
     for _ in range(iterations - 1):

@@ -50,4 +50,4 @@ def moe_experts(
             hidden = swiglu(gate, up, limit).mul_(row_weights[segment]).to(x.dtype)
             results[segment] = torch.mm(operand(hidden, quantized=quantized), down_matrix).to(x.dtype)
         start += size
-    return torch.empty_like(results).index_copy_(0, order, results).view(count, per_token, -1).sum(1)
+    return torch.empty_like(results).index_copy_(0, order, results).view(count, per_token, x.shape[1]).sum(1)

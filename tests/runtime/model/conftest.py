@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,16 @@ import deepinfer_gen.specs
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import Model, load_model
-from deepinfer_gen.runtime.plan_types import DraftPlan, EngramPlan, KernelConfig, LayerPlan, ModelPlan, Region, RopePlan
+from deepinfer_gen.runtime.plan_types import (
+    DraftPlan,
+    EngramPlan,
+    KernelConfig,
+    LayerPlan,
+    ModelPlan,
+    Region,
+    RopePlan,
+    YocoPlan,
+)
 
 ORACLE = Path(__file__).parents[2] / "oracle"
 WINDOW, HEAD_DIM, INDEX_DIM, NUM_LAYERS, DRAFT_LAYERS = 128, 64, 32, 10, 3
@@ -93,6 +103,7 @@ def tiny_engine(
     nextn_room: int = 0,
     nextn: int = 0,
     shift: int = 0,
+    yoco: YocoPlan | None = None,
 ) -> TinyEngine:
     """Plan and layout by hand: ``nextn_room`` lengthens the rings, ``shift`` moves every state region but the first.
 
@@ -185,7 +196,7 @@ def tiny_engine(
     )
     draft = DraftPlan(nextn, 5, 510, (7, 8, 9), drafting) if nextn else None
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, None, layers, draft, None), layout)
+    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, yoco, layers, draft, None), layout)
 
 
 def _entry(region: Region) -> dict[str, Any]:
@@ -226,12 +237,39 @@ def make_driver(model: Model, engine: TinyEngine) -> Any:
     return make
 
 
+UNWRITTEN = 0xFF
+"""Bytes of a float32 NaN: whoever reads what nobody wrote spoils its result."""
+
+
+@pytest.fixture(scope="session")
+def truncated(oracle: Mapping[str, Any], checkpoint: Path) -> Callable[..., Driver]:
+    """``truncated(mode, cut, keep)`` gives a driver over caches that earlier owners left full of NaN.
+
+    With ``targets`` it drafts five tokens from the features of these layers.
+    """
+
+    @cache
+    def build(mode: str, cut: int, keep: int, targets: tuple[int, ...]) -> tuple[TinyEngine, Model]:
+        engine = tiny_engine(oracle, nextn=5 if targets else 0, yoco=YocoPlan(mode, cut, keep))
+        plan = engine.plan
+        if plan.draft:
+            plan = replace(plan, draft=replace(plan.draft, target_layers=targets))
+        return engine, load_model(plan, kernel_table(TILES), checkpoint)
+
+    def make(mode: str = "compact", cut: int = 6, keep: int = 140, targets: tuple[int, ...] = ()) -> Driver:
+        engine, model = build(mode, cut, keep, targets)
+        return Driver(model, engine.layout, fill=UNWRITTEN)
+
+    return make
+
+
 @dataclass
 class Request:
-    """One request: its ids so far, how many of them the caches hold, and where."""
+    """One request: its ids so far, the length of its prompt, how many of them the caches hold, and where."""
 
     ids: list[int]
     slot: int
+    prompt: int
     table: list[int] = field(default_factory=list)
     done: int = 0
 
@@ -239,9 +277,11 @@ class Request:
 class Driver:
     """Runs steps of chosen rows; blocks come from a shuffled free list, so that tables are fragmented."""
 
-    def __init__(self, model: Model, layout: Mapping[str, Any], *, seed: int = 0) -> None:
-        self.model, self.layout = model, layout
+    def __init__(self, model: Model, layout: Mapping[str, Any], *, seed: int = 0, fill: int = 0) -> None:
+        """Caches hold the byte ``fill``, also the slot of a sequence that begins."""
+        self.model, self.layout, self.fill = model, layout, fill
         self.cache = KVCache(layout, torch.device("cpu"))
+        self.cache.blocks[1:].fill_(fill)
         self.block_tokens = layout["block"]["tokens"]
         self.free = list(range(1, layout["block"]["count"]))
         random.Random(seed).shuffle(self.free)
@@ -249,8 +289,8 @@ class Driver:
         self.width = 1 + 400 // self.block_tokens
 
     def add(self, ids: Sequence[int]) -> Request:
-        sequence = Request([int(i) for i in ids], self.free_slots.pop())
-        self.cache.zero_states(torch.tensor([sequence.slot]))
+        sequence = Request([int(i) for i in ids], self.free_slots.pop(), len(ids))
+        self.cache.slots[sequence.slot].fill_(self.fill)
         return sequence
 
     def release(self, sequence: Request) -> None:
@@ -282,17 +322,20 @@ class Driver:
             row_of_token=np.array(row_of, np.int32),
             q_len=np.array(lengths, np.int32),
             k_len=np.array([s.done + c for s, c in rows] + list(padding), np.int32),
+            prefill_len=np.array([s.prompt for s, _ in rows] + [0] * len(padding), np.int32),
             slot=np.array([s.slot for s, _ in rows] + [0] * len(padding), np.int32),
-            block_table=np.array(tables, np.int32),
-            history=np.array(history, np.int32),
+            block_table=np.array(tables, np.int32).reshape(-1, self.width),
+            history=np.array(history, np.int32).reshape(-1, 3),
         )
         return ForwardBatch.from_step(step, torch.device("cpu"))
 
-    def step(self, rows: Sequence[tuple[Request, int]], *, padding: Sequence[int] = ()) -> torch.Tensor:
-        """Run one step and return the logits of all its real tokens."""
+    def step(
+        self, rows: Sequence[tuple[Request, int]], *, padding: Sequence[int] = (), outputs: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Run one step and return the logits of ``outputs``, otherwise of all its real tokens."""
         batch = self.batch(rows, padding=padding)
-        real = sum(count for _, count in rows)
-        logits: torch.Tensor = self.model(batch, self.cache, torch.arange(real))
+        wanted = torch.arange(sum(count for _, count in rows)) if outputs is None else outputs
+        logits: torch.Tensor = self.model(batch, self.cache, wanted)
         for sequence, count in rows:
             sequence.done += count
         return logits

@@ -38,6 +38,7 @@ def batch_of(parts: Sequence[tuple[Sequence[int], int, int]], depth: int, paddin
         row_of_token=np.repeat(np.arange(len(parts)), counts),
         q_len=np.array(counts, np.int32),
         k_len=np.array([start + count for _, start, count in parts], np.int32),
+        prefill_len=np.array([len(ids) for ids, _, _ in parts], np.int32),
         slot=np.zeros(len(parts), np.int32),
         block_table=np.zeros((len(parts), 2), np.int32),
         history=np.array([([-1] * depth + list(ids[:start]))[start:][:depth] for ids, start, _ in parts], np.int32),

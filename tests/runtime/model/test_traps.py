@@ -106,7 +106,7 @@ def test_what_is_not_built_is_refused(change: str, engine: Any, helpers: Any, ch
 def test_rows_that_do_not_cover_the_tokens_are_refused() -> None:
     class Step:
         input_ids = positions = row_of_token = np.zeros(3, np.int32)
-        q_len = k_len = slot = np.ones(2, np.int32)
+        q_len = k_len = prefill_len = slot = np.ones(2, np.int32)
         block_table = history = np.zeros((2, 3), np.int32)
 
     with pytest.raises(ValueError, match="2 tokens, the step 3"):

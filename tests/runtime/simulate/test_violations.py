@@ -18,8 +18,8 @@ from .conftest import EngineOf
 
 LINES = [request("a", 60, 50, accept_rate=0.8), request("b", 40, 30, rank=1), request("c", 9, 9)]
 ARRAYS = (
-    "ids", "q_len", "k_len", "slot", "remap", "samples", "block_table", "history", "input_ids", "positions",
-    "row_of_token", "caps", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
+    "ids", "q_len", "k_len", "prefill_len", "slot", "remap", "samples", "block_table", "history", "input_ids",
+    "positions", "row_of_token", "caps", "clone_blocks", "clone_states", "zero_states", "ignored", "preempted", "loads",
 )  # fmt: skip
 Change = Callable[[SimpleNamespace], None]
 
@@ -101,6 +101,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("I17", {"commit": put("emitted", slice(None), 0)}),
     ("I17", {"commit": put("reasons", slice(None), 2)}),
     ("I19", {"prefill": put("samples", 0, 0)}),
+    ("I19", {"prefill": put("prefill_len", 0, 7)}),
     ("I20", {"stats": {"free_blocks": 3}}),
     ("I22", {"stats": {"running": 9}}),
 ]

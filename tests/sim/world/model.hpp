@@ -287,6 +287,7 @@ class Model {
     made->spans = parent.spans;
     made->length = made->first_output = parent.length;
     made->written = parent.length - 1;
+    made->prefill_length = parent.prefill_length;
     made->serial = ++last_serial;
     made->slot = parent.slot;
     slots.share(parent.slot);

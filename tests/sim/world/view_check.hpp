@@ -89,6 +89,7 @@ class ViewCheck {
     const std::uint64_t id = planned.id;
     require_equal(view_.k_len[r] - view_.q_len[r], planned.start, rule, "start of request", id);
     require_equal(view_.q_len[r], planned.q_len, rule, "q_len of request", id);
+    require_equal(view_.prefill_len[r], planned.item->prefill_length, rule, "prefill_len of request", id);
     require_equal(view_.slot[r], planned.slot, "I12: slot of request", id);
     require_equal(view_.remap[r], planned.remap, "B3: remap of request", id);
     require_equal(view_.samples[r], planned.samples ? 1 : 0, "I19: samples of request", id);
@@ -167,7 +168,7 @@ class ViewCheck {
     for (auto r = static_cast<std::size_t>(view_.num_rows); r < view_.ids.size(); ++r) {
       const bool neutral = view_.ids[r] == 0 && view_.slot[r] == 0 && view_.remap[r] == -1 &&
                            view_.samples[r] == 0 && view_.k_len[r] == view_.q_len[r] &&
-                           view_.q_len[r] <= limits_.max_q;
+                           view_.prefill_len[r] == 0 && view_.q_len[r] <= limits_.max_q;
       require(neutral, "B24: padding row", r, "is of request", view_.ids[r], "slot", view_.slot[r]);
       const std::int32_t* const table = view_.block_table.data + r * view_.block_table.columns;
       for (std::size_t i = 0; i < view_.block_table.columns; ++i)
