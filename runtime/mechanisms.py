@@ -53,12 +53,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "speculative.verify: fixed",
     ),
     Unbuilt("schedule.zos", lambda v: v == "on", "zero-overhead scheduling is not built yet", "schedule.zos: off"),
-    Unbuilt(
-        "determinism.batch_invariant",
-        lambda v: v is True,
-        "batch-invariant operators are not built yet",
-        "determinism.batch_invariant: false",
-    ),
 )
 
 

@@ -127,7 +127,8 @@ class ModelPlan:
     """Every model constant that the runtime needs, by the released names, and the backbone's layers in order.
 
     ``yoco`` is None where every layer sees every prompt row, ``draft`` where nothing is drafted,
-    ``expert_starts`` where one rank holds all experts.
+    ``expert_starts`` where one rank holds all experts. ``batch_invariant``: a request's bits depend on nothing else in
+    the step.
     """
 
     preset: str
@@ -138,6 +139,7 @@ class ModelPlan:
     layers: tuple[LayerPlan, ...]
     draft: DraftPlan | None
     expert_starts: ExpertStarts | None
+    batch_invariant: bool
 
 
 @dataclass(frozen=True, slots=True)

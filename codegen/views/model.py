@@ -56,6 +56,7 @@ def model_plan(plan: Plan) -> ModelPlan:
         layers=tuple(_layer(plan, layer, regions) for layer in range(backbone)),
         draft=_draft(plan, regions, backbone),
         expert_starts=_expert_starts(plan),
+        batch_invariant=plan["determinism.batch_invariant"] is True,
     )
 
 

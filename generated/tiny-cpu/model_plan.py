@@ -250,4 +250,5 @@ MODEL: ModelPlan = ModelPlan(
     ),
     draft=None,
     expert_starts=None,
+    batch_invariant=False,
 )

@@ -1767,4 +1767,5 @@ MODEL: ModelPlan = ModelPlan(
             128,
         ),
     ),
+    batch_invariant=False,
 )

@@ -1635,4 +1635,5 @@ MODEL: ModelPlan = ModelPlan(
         backbone=(0, 48, 96, 144, 192, 240, 288, 336, 384),
         draft=(0, 16, 32, 48, 64, 80, 96, 112, 128),
     ),
+    batch_invariant=False,
 )

@@ -25,11 +25,11 @@ from deepinfer_gen.runtime.model.stored import Matrix
 from deepinfer_gen.runtime.plan_types import DraftPlan
 from deepinfer_gen.runtime.weights import TensorSource
 
-Choose = Callable[[Tensor, int], Tensor]
-"""Picks draft k of every row: (float32 logits [R, vocab_size], which it leaves unchanged, k) to int64 ids [R]."""
+Choose = Callable[[Tensor, int, Tensor], Tensor]
+"""Picks draft k of ``rows`` int64 [R]: (logits float32 [R, vocab_size], left unchanged, k, rows) to ids [R]."""
 
 
-def greedy(logits: Tensor, _draft: int) -> Tensor:
+def greedy(logits: Tensor, _draft: int, _rows: Tensor) -> Tensor:
     """The likeliest token of each row."""
     return logits.argmax(1)
 
@@ -90,11 +90,12 @@ class Drafter(nn.Module):
             x, pre = layer(x, pre, step)
         return self.operators.hyper_collapse(x, pre).view(-1, self.plan.block_size, x.shape[2])
 
-    def refine(self, hidden: Tensor, token: Tensor, head: Matrix, choose: Choose) -> Drafts:
+    def refine(self, hidden: Tensor, token: Tensor, rows: Tensor, head: Matrix, choose: Choose) -> Drafts:
         """Choose ``nextn`` tokens one after the other, each from logits that know the token before it.
 
         ``hidden`` [R, block_size, d] is the state of the pass, ``token`` int64 [R] the newest tokens, ``head`` the LM
-        head. The logits come from the normalised state, the confidence from the state itself.
+        head; ``choose`` knows the rows as ``rows`` int64 [R]. The logits come from the normalised state, the confidence
+        from the state itself.
         """
         ops, hidden = self.operators, hidden[:, : self.plan.nextn]
         normed = rms_norm(hidden, self.norm, self.eps).to(torch.float32)
@@ -107,6 +108,6 @@ class Drafter(nn.Module):
             previous = self.markov_embed.index_select(0, token).to(torch.float32)
             logits.append(guesses[:, k] + ops.linear(previous, self.markov_head))
             confidences.append(ops.linear(torch.cat([states[:, k], previous], 1), self.confidence_head))
-            token = choose(logits[k], k)
+            token = choose(logits[k], k, rows)
             ids.append(token)
         return Drafts(torch.stack(ids, 1), torch.stack(logits, 1), torch.cat(confidences, 1))

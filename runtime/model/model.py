@@ -20,6 +20,7 @@ from deepinfer_gen.runtime.model.engram import ngram_classes
 from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.rope import rotary_table
+from deepinfer_gen.runtime.model.single_tokens import single_tokens
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.model.step_counts import StepCounts
 from deepinfer_gen.runtime.model.stored import Matrix
@@ -78,7 +79,10 @@ class Model(nn.Module):
         """
         # Inference mode saves a sixth of a small step; a copy made outside it is an ordinary tensor again.
         with torch.inference_mode():
-            logits = self._step(self.begin(batch, cache), output_tokens)
+            if self.plan.batch_invariant:
+                logits = self._token_by_token(batch, cache, output_tokens)
+            else:
+                logits = self._step(self.begin(batch, cache), output_tokens)
         return logits.clone()
 
     def draft(self, rows: DraftRows, cache: KVCache, choose: Choose = greedy) -> Drafts:
@@ -89,11 +93,31 @@ class Model(nn.Module):
         """
         if self.drafter is None:
             raise ValueError("the engine was generated with speculative.nextn: 0 and has no drafter")
+        count = rows.token.shape[0]
         with torch.inference_mode():
-            step = DraftContext(self.drafter.block(rows), cache, self._rotary())
-            hidden = self.drafter(*self.first_streams(step.batch.input_ids), step)
-            drafts = self.drafter.refine(hidden, rows.token, self.head, choose)
-        return Drafts(drafts.ids.clone(), drafts.logits.clone(), drafts.confidence_logits.clone())
+            parts = [
+                self._draft(self.drafter, rows, part, cache, choose)
+                for part in torch.split(torch.arange(count), 1 if self.plan.batch_invariant else count)
+            ]
+        fields = zip(*((p.ids, p.logits, p.confidence_logits) for p in parts), strict=True)
+        # Joined outside inference mode they are ordinary tensors again.
+        return Drafts(*(torch.cat(field) for field in fields))
+
+    def _draft(self, drafter: Drafter, rows: DraftRows, part: Tensor, cache: KVCache, choose: Choose) -> Drafts:
+        """Draft for some of the ``rows``, named by ``part`` int64 [n]."""
+        some = DraftRows(*(values.index_select(0, part) for values in (rows.token, rows.position, rows.slot)))
+        step = DraftContext(drafter.block(some), cache, self._rotary())
+        hidden = drafter(*self.first_streams(step.batch.input_ids), step)
+        return drafter.refine(hidden, some.token, part, self.head, choose)
+
+    def _token_by_token(self, batch: ForwardBatch, cache: KVCache, output_tokens: Tensor) -> Tensor:
+        """``_step`` for each token alone."""
+        logits = self.norm.new_empty((output_tokens.shape[0], self.constants.vocab_size), dtype=torch.float32)
+        for place, single in single_tokens(batch):
+            rows = torch.nonzero(output_tokens == place).view(-1)
+            # Of one token, its own logits or none: truncation may have dropped it.
+            logits[rows] = self._step(self.begin(single, cache), rows.new_zeros(min(len(rows), 1)))
+        return logits
 
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
         self.counts = step.counts

@@ -323,6 +323,7 @@ SHOWN_ELSEWHERE = {
     "kv.main_format": _ROWS_STORED,
     "kv.index_format": _ROWS_STORED,
     "kv.swa_format": _ROWS_STORED,
+    "determinism.batch_invariant": "tests/runtime/model/test_batch_invariance.py test_the_bits_of_a_request",
     "kv.row_layout": "tests/runtime/model/test_caches.py: test_both_row_layouts_compute_the_same_bits",
     "kv.store_grain": _STORED,
 }

@@ -19,7 +19,6 @@ BUILT = {
     "speculative.nextn": 0,
     "speculative.verify": "fixed",
     "schedule.zos": "off",
-    "determinism.batch_invariant": False,
 }
 NEEDS = [
     ("engine.type", "COMPLETION"),
@@ -31,7 +30,6 @@ NEEDS = [
     ("speculative.nextn", 5),
     ("speculative.verify", "varlen"),
     ("schedule.zos", "on"),
-    ("determinism.batch_invariant", True),
 ]
 
 

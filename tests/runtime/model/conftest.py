@@ -196,7 +196,9 @@ def tiny_engine(
     )
     draft = DraftPlan(nextn, 5, 510, (7, 8, 9), drafting) if nextn else None
     rope = {"base": RopePlan(10000, 1, 0, 0), "compressed": RopePlan(160000, 16, 0, 2)}
-    return TinyEngine(ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, yoco, layers, draft, None), layout)
+    return TinyEngine(
+        ModelPlan("tiny-v41", "float32_unquantized", CONSTANTS, rope, yoco, layers, draft, None, False), layout
+    )
 
 
 def _entry(region: Region) -> dict[str, Any]:

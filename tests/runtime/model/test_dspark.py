@@ -185,7 +185,7 @@ def test_a_chosen_draft_leads_to_the_next(make_drafting_driver: Any, oracle: Map
     driver = make_drafting_driver()
     sequences, first = prefilled(driver, oracle, (3,))
     likely = draft(driver, sequences, first)
-    second = draft(driver, sequences, first, choose=lambda logits, k: logits.topk(k + 2).indices[:, k + 1])
+    second = draft(driver, sequences, first, choose=lambda logits, k, rows: logits.topk(k + 2).indices[:, k + 1])
     assert second.ids[0].tolist() == [int(row.topk(k + 2).indices[k + 1]) for k, row in enumerate(second.logits[0])]
     drafter = driver.model.drafter
     embed, head = drafter.markov_embed.float(), drafter.markov_head.decode()
