@@ -33,6 +33,7 @@ class Scored:
         u, qr = scene.randn(count, 5120), scene.randn(count, 1280)
         assert layer.index_keys is not None
         self.entries = indexer(u, qr, scene.cache.block_rows(layer.index_keys), step)
+        self.published = step.candidates
 
         prefix = f"layers.{index}.attn.indexer"
         turn = step.rotation(layer.rope).numpy().astype(np.complex128)
@@ -98,6 +99,23 @@ def chosen_by(source: Scored, t: int) -> list[int]:
     valid = row[row >= 0].tolist()
     assert row.tolist() == valid + [-1] * (len(row) - len(valid))
     return valid
+
+
+def test_trap_46_candidates_are_the_best_2048_blocks(sources: dict[int, Scored]) -> None:
+    """Of 2126; a block that is too close to the last one's score may stand in for it."""
+    source = sources[20]
+    assert source.published is not None
+    for t in range(QUERIES):
+        # A block that reaches past the newest entry is kept whole; what is not visible scores nothing anyway.
+        seen = source.visible[t]
+        kept = set(source.published[t, :seen].nonzero().flatten().tolist())
+        expected = candidates_of(source.scores[t], seen)
+        blocks = [{j // 8 for j in entries} for entries in (kept, expected)]
+        assert len(blocks[0]) == 2048
+        value = {b: max(source.scores[t][8 * b : 8 * b + 8]) for b in blocks[0] | blocks[1]}
+        last = min(value[b] for b in blocks[1] if b != (seen - 1) // 8)
+        assert all(abs(value[b] - last) < TOLERANCE for b in blocks[0] ^ blocks[1])
+        assert kept == {j for b in blocks[0] for j in range(8 * b, min(8 * b + 8, seen))}
 
 
 @pytest.mark.parametrize(("index", "seen"), [(2, 8500), (20, 17_001)])
