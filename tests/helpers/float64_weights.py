@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from synthetic_weights import RandomTensors
+
+from deepinfer_gen.runtime.weights import TensorSource
 
 Array = npt.NDArray[np.float64]
 
@@ -17,17 +18,17 @@ Array = npt.NDArray[np.float64]
 _ROWS = 2048
 
 
-def matrix(source: RandomTensors, name: str) -> Array:
+def matrix(source: TensorSource, name: str) -> Array:
     """A weight [out, in] by its name without ``.weight``."""
     return np.concatenate(list(_decoded(source, name)))
 
 
-def product(x: Array, source: RandomTensors, name: str) -> Array:
+def product(x: Array, source: TensorSource, name: str) -> Array:
     """x [..., in] times a weight [out, in] transposed."""
     return np.concatenate([x @ rows.T for rows in _decoded(source, name)], -1)
 
 
-def _decoded(source: RandomTensors, name: str) -> Iterator[Array]:
+def _decoded(source: TensorSource, name: str) -> Iterator[Array]:
     kind = source.spec(f"{name}.weight").dtype
     stored = source.stored(f"{name}.weight")
     if kind in ("BF16", "F32"):
@@ -45,7 +46,7 @@ def _decoded(source: RandomTensors, name: str) -> Iterator[Array]:
             yield values * np.repeat(scale[start : start + _ROWS], 32, 1)
 
 
-def vector(source: RandomTensors, name: str) -> Array:
+def vector(source: TensorSource, name: str) -> Array:
     """A tensor that is stored as floats."""
     return source.stored(name).double().numpy()
 

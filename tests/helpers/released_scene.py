@@ -26,7 +26,7 @@ from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.rope import rotary_table
 from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import LayerPlan, ModelPlan
-from deepinfer_gen.runtime.weights_names import expected_tensors
+from deepinfer_gen.runtime.weights import TensorSource
 
 EXPERTS = 8
 _SPEC = """
@@ -43,20 +43,20 @@ numerics: {{policy: {policy}}}
 
 
 @dataclass(frozen=True)
-class Released:
+class Parts:
     """What the modules of a layer take, for one numerics policy."""
 
     plan: ModelPlan
     layout: Mapping[str, Any]
     constants: Constants
     operators: ReferenceOperators
-    source: RandomTensors
+    source: TensorSource
 
     def layer(self, index: int) -> LayerPlan:
         return self.plan.layers[index]
 
 
-def released(folder: Path, policy: str, *, blocks: int = 200, seed: int = 0) -> Released:
+def released(folder: Path, policy: str, *, blocks: int = 200, seed: int = 0) -> Parts:
     """Plan and synthetic weights; ``folder`` is where the spec is written."""
     spec = folder / f"released-{policy}.yaml"
     spec.write_text(_SPEC.format(policy=policy, blocks=blocks), encoding="utf-8")
@@ -68,19 +68,19 @@ def released(folder: Path, policy: str, *, blocks: int = 200, seed: int = 0) -> 
         layers=tuple(replace(layer, experts=EXPERTS) for layer in whole.layers),
     )
     constants = Constants.of(plan)
-    return Released(
+    return Parts(
         plan,
         layout_content(compiled),
         constants,
         ReferenceOperators(kernels(compiled), NUMERICS[policy]),
-        RandomTensors(expected_tensors(plan, constants), constants.weight_tile, seed),
+        RandomTensors(plan, constants, seed),
     )
 
 
 class Scene:
     """Sequences of given lengths whose caches hold random rows, in blocks that a shuffle has scattered."""
 
-    def __init__(self, engine: Released, held: Sequence[int], *, seed: int = 0) -> None:
+    def __init__(self, engine: Parts, held: Sequence[int], *, seed: int = 0) -> None:
         self.engine, self.held = engine, list(held)
         self.random = torch.Generator().manual_seed(seed)
         self.cache = KVCache(engine.layout, torch.device("cpu"))
@@ -145,12 +145,9 @@ class Scene:
         return self.tables[row][entry * layer.ratio // self.block_tokens], entry % (self.block_tokens // layer.ratio)
 
     def _encoded(self, rows: RegionRows, count: int, row_bytes: int) -> torch.Tensor:
-        return rows.codec.encode(self.randn(count, _dims(rows, row_bytes)))
-
-
-def _dims(rows: RegionRows, row_bytes: int) -> int:
-    """Numbers in a record of ``row_bytes``: an index key, a KV row, or KV and score."""
-    for dims in (128, 512, 1024):
-        if rows.codec.encode(torch.zeros(1, dims)).nbytes == row_bytes:
-            return dims
-    raise AssertionError(f"no width of the released model gives records of {row_bytes} bytes")
+        c = self.engine.constants
+        # A record holds an index key, a KV row, or KV and score.
+        for dims in (c.index_head_dim, c.head_dim, 2 * c.head_dim):
+            if rows.codec.encode(torch.zeros(1, dims)).nbytes == row_bytes:
+                return rows.codec.encode(self.randn(count, dims))
+        raise AssertionError(f"no width of the model gives records of {row_bytes} bytes")

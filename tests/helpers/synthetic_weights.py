@@ -1,48 +1,23 @@
-"""Tensor sources without a checkpoint: shapes alone, or bytes made from a tensor's name, scaled as trained ones are."""
+"""A tensor source without a checkpoint: bytes made from a tensor's name, scaled as trained ones are."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deepinfer_gen.runtime.weights import LoadReport
-from deepinfer_gen.runtime.weights_names import TensorSpec
+from deepinfer_gen.checkpoint_table import TensorSpec
+from deepinfer_gen.runtime.model.constants import Constants
+from deepinfer_gen.runtime.plan_types import ModelPlan
+from deepinfer_gen.runtime.weights import MetaWeights
 
-TORCH_TYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
-_NOTHING_READ = LoadReport(shards=0, loaded=0, loaded_bytes=0, checked=0, checked_bytes=0, skipped=0, skipped_bytes=0)
+_FLOATS = {"BF16": torch.bfloat16, "F32": torch.float32}
 # Mean square of the 16 e2m1 values: 2 (0.25 + 1 + 2.25 + 4 + 9 + 16 + 36) / 16.
 _E2M1_RMS = math.sqrt(8.5625)
-
-
-class MetaTensors:
-    """Tensors of the given specs on the meta device; ``read`` lists every name that was asked for, in order."""
-
-    report = _NOTHING_READ
-
-    def __init__(self, specs: Mapping[str, TensorSpec], tile: int) -> None:
-        self.specs, self.tile = specs, tile
-        self.read: list[str] = []
-
-    def spec(self, name: str) -> TensorSpec:
-        return self.specs[name]
-
-    def stored(self, name: str) -> Tensor:
-        self.read.append(name)
-        return self._empty(self.specs[name].shape, name)
-
-    def stack(self, names: Sequence[str]) -> Tensor:
-        self.read += names
-        shapes = {self.specs[name].shape for name in names}
-        assert len(shapes) == 1, shapes
-        return self._empty((len(names), *shapes.pop()), names[0])
-
-    def _empty(self, shape: Sequence[int], name: str) -> Tensor:
-        return torch.empty(shape, dtype=TORCH_TYPES.get(self.specs[name].dtype, torch.uint8), device="meta")
 
 
 class RandomTensors:
@@ -52,21 +27,20 @@ class RandomTensors:
     bytes row by row.
     """
 
-    report = _NOTHING_READ
-
-    def __init__(self, specs: Mapping[str, TensorSpec], tile: int, seed: int = 0) -> None:
-        self.specs, self.tile, self.seed = specs, tile, seed
+    def __init__(self, plan: ModelPlan, constants: Constants, seed: int = 0) -> None:
+        self.shapes, self.seed = MetaWeights(plan, constants), seed
+        self.tile, self.report = self.shapes.tile, self.shapes.report
 
     def spec(self, name: str) -> TensorSpec:
-        return self.specs[name]
+        return self.shapes.spec(name)
 
     def stored(self, name: str) -> Tensor:
-        spec = self.specs[name]
         if ".engram.embed." in name:
-            return torch.empty(spec.shape, dtype=torch.uint8, device="meta")
+            return self.shapes.stored(name)
+        spec = self.spec(name)
         generator = np.random.default_rng((self.seed, zlib.crc32(name.encode())))
-        if spec.dtype in TORCH_TYPES:
-            return self._floats(name, spec, generator).to(TORCH_TYPES[spec.dtype])
+        if spec.dtype in _FLOATS:
+            return self._floats(name, spec, generator).to(_FLOATS[spec.dtype])
         return torch.from_numpy(self._codes(name, spec, generator)).view(spec.shape)
 
     def stack(self, names: Sequence[str]) -> Tensor:
@@ -88,7 +62,7 @@ class RandomTensors:
             data = data.translate(_NORMAL_E4M3)
         elif spec.dtype == "F8_E8M0":
             # The power of two that gives a row of the matrix the length 1, and its neighbours.
-            weight = self.specs[f"{name.removesuffix('scale')}weight"]
+            weight = self.spec(f"{name.removesuffix('scale')}weight")
             packed = weight.dtype == "I8"
             inputs = weight.shape[1] * (2 if packed else 1)
             middle = 127 - round(math.log2(math.sqrt(inputs) * (_E2M1_RMS if packed else 1.0)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from released_scene import Released, released
+from released_scene import Parts, released
 
 from deepinfer_gen.codegen.sources import plan_spec
 from deepinfer_gen.codegen.views.model import model_plan
@@ -41,7 +41,7 @@ def normal_engine() -> Planned:
 
 
 @pytest.fixture(scope="session")
-def widths(tmp_path_factory: pytest.TempPathFactory) -> Released:
+def widths(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Layers of the released widths in float32, caches too, so that a float64 computation can be compared closely."""
     return released(tmp_path_factory.mktemp("released"), "float32_unquantized")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from float64_weights import Array, product, rms, rotate, vector
-from released_scene import Released, Scene
+from released_scene import Parts, Scene
 
 from deepinfer_gen.runtime.model.compressor import Compressor
 from deepinfer_gen.runtime.model.indexer import IndexKeys
@@ -14,7 +14,7 @@ from deepinfer_gen.runtime.model.indexer import IndexKeys
 START = 17_000  # the first token of a pair
 
 
-def run(engine: Released, index: int, counts: list[int]) -> tuple[Scene, Array]:
+def run(engine: Parts, index: int, counts: list[int]) -> tuple[Scene, Array]:
     """Steps of ``counts`` tokens after the token at 17,000; returns the scene and the inputs from that token on."""
     layer, c = engine.layer(index), engine.constants
     compressor, keys = (part(engine.source, layer, c, engine.operators) for part in (Compressor, IndexKeys))
@@ -31,7 +31,7 @@ def run(engine: Released, index: int, counts: list[int]) -> tuple[Scene, Array]:
     return scene, torch.cat(inputs).double().numpy()
 
 
-def latents(engine: Released, index: int, u: Array) -> list[Array]:
+def latents(engine: Parts, index: int, u: Array) -> list[Array]:
     """Entry by entry, in float64: at ratio 2 each channel of a pair is weighed by a softmax of its own."""
     prefix = f"layers.{index}.attn.compressor"
     kv = product(u, engine.source, f"{prefix}.wkv")
@@ -45,7 +45,7 @@ def latents(engine: Released, index: int, u: Array) -> list[Array]:
 
 
 @pytest.mark.parametrize(("index", "counts"), [(2, [4]), (14, [1, 3]), (20, [2, 2])])
-def test_entries_and_keys(widths: Released, index: int, counts: list[int]) -> None:
+def test_entries_and_keys(widths: Parts, index: int, counts: list[int]) -> None:
     """Tokens 17,000 to 17,004 give two pairs, the last token waiting, or five entries."""
     scene, u = run(widths, index, counts)
     layer = widths.layer(index)
@@ -68,7 +68,7 @@ def test_entries_and_keys(widths: Released, index: int, counts: list[int]) -> No
     assert touched == written
 
 
-def test_the_open_token_waits_in_the_accumulators(widths: Released) -> None:
+def test_the_open_token_waits_in_the_accumulators(widths: Parts) -> None:
     scene, u = run(widths, 8, [4])
     state = widths.layer(8).ca_state
     assert state is not None

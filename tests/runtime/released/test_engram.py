@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from float64_weights import product, vector
-from released_scene import Released
+from released_scene import Parts
 from synthetic_weights import hashed_rows
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
@@ -43,7 +43,7 @@ class HashedTables:
 
 
 @pytest.fixture(scope="module", params=[1, 14])
-def case(request: pytest.FixtureRequest, widths: Released) -> tuple[int, Engram, HashedTables]:
+def case(request: pytest.FixtureRequest, widths: Parts) -> tuple[int, Engram, HashedTables]:
     layer = widths.layer(request.param)
     operators = HashedTables(widths.operators)
     assert layer.engram is not None
@@ -74,7 +74,7 @@ def test_trap_18_rows_of_64_bit_hashes(case: tuple[int, Engram, HashedTables]) -
 
 
 @pytest.mark.long
-def test_streams_after_an_engram(case: tuple[int, Engram, HashedTables], widths: Released) -> None:
+def test_streams_after_an_engram(case: tuple[int, Engram, HashedTables], widths: Parts) -> None:
     """Gathered rows, keys, gates and the value, in float64; the wkv of 25,600 x 6144 included."""
     index, engram, operators = case
     random = torch.Generator().manual_seed(7)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from float64_weights import Array, matrix, product, rms, rotate, vector
-from released_scene import Released, Scene, released
+from released_scene import Parts, Scene, released
 
 from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.step_context import StepContext
@@ -38,9 +38,7 @@ class Run:
     slots_before: torch.Tensor
 
 
-def run_layer(
-    engine: Released, scene: Scene, step: StepContext, layer: Layer, x: torch.Tensor, pre: torch.Tensor
-) -> Run:
+def run_layer(engine: Parts, scene: Scene, step: StepContext, layer: Layer, x: torch.Tensor, pre: torch.Tensor) -> Run:
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     hook = layer.attention.register_forward_hook(lambda _, given, result: seen.append((given[0], result)))
     before = scene.cache.slots.clone()
@@ -57,7 +55,7 @@ def step_again(step: StepContext) -> StepContext:
     return again
 
 
-def attention64(engine: Released, scene: Scene, step: StepContext, index: int, run: Run) -> Array:
+def attention64(engine: Parts, scene: Scene, step: StepContext, index: int, run: Run) -> Array:
     """The sublayer row by row: windows from the rings as they were and the step's own rows, entries from blocks."""
     layer, prefix, source = engine.layer(index), f"layers.{index}.attn", engine.source
     u = run.attention_in.double().numpy()
@@ -102,7 +100,7 @@ def attention64(engine: Released, scene: Scene, step: StepContext, index: int, r
 
 
 @pytest.fixture(scope="module")
-def scene(widths: Released) -> Any:
+def scene(widths: Parts) -> Any:
     made = Scene(widths, HELD, seed=1)
     made.fill(list(KINDS))
     yield made
@@ -110,7 +108,7 @@ def scene(widths: Released) -> Any:
     gc.collect()
 
 
-def test_every_kind_of_layer(widths: Released, scene: Scene) -> None:
+def test_every_kind_of_layer(widths: Parts, scene: Scene) -> None:
     step = scene.step(COUNTS)
     x, pre = scene.randn(TOKENS, 4, 5120), scene.randn(TOKENS, 4).abs()
     for index in KINDS:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import torch
-from synthetic_weights import MetaTensors
-from torch import nn
+from torch import Tensor, nn
 
-from deepinfer_gen.codegen.tensors import ELEMENT_BYTES
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.model import Model
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.stored import ExpertStack
-from deepinfer_gen.runtime.plan_types import KernelConfig
-from deepinfer_gen.runtime.weights_names import expected_tensors
+from deepinfer_gen.runtime.plan_types import KernelConfig, ModelPlan
+from deepinfer_gen.runtime.weights import MetaWeights
+from deepinfer_gen.runtime.weights_names import demand
 
 # By hand, from the released shapes: a layer's matrices, then its vectors.
 ATTENTION = 1280 * 5120 + 32768 * 1280 + 512 * 5120 + 8192 * 4096 + 5120 * 8192
@@ -38,24 +36,42 @@ TABLES = (384_006_168 + 384_016_682) * 256
 IMAGE_BIAS = 40 * 384 + 3 * 128
 
 
+class Recorded(MetaWeights):
+    """``read`` lists every name that was asked for, ``specs`` all that the checkpoint has."""
+
+    def __init__(self, plan: ModelPlan, constants: Constants) -> None:
+        super().__init__(plan, constants)
+        self.specs = demand(plan, constants).all
+        self.read: list[str] = []
+
+    def stored(self, name: str) -> Tensor:
+        self.read.append(name)
+        return super().stored(name)
+
+    def stack(self, names: Sequence[str]) -> Tensor:
+        self.read += names
+        return super().stack(names)
+
+
 @dataclass(frozen=True)
 class Built:
     model: Model
     drafts: nn.ModuleList
-    source: MetaTensors
+    source: Recorded
 
 
 @pytest.fixture(scope="module")
 def built(decode_engine: Any) -> Built:
     """Backbone and draft layers over tensors without memory."""
-    plan = decode_engine.model
+    # One rank holds all experts here.
+    plan = replace(decode_engine.model, expert_starts=None)
     constants = Constants.of(plan)
     tiles = dict.fromkeys(("tokens", "rows", "queries", "entries"), 64)
     names = ("linear", "hyper_connection", "kv_scatter", "sparse_attention", "compressor", "index_scores",
              "moe_experts", "engram_gather")  # fmt: skip
     kernels = {name: KernelConfig(name, "reference", {}, tiles, 1, 1, 0, "") for name in names}
     operators = ReferenceOperators(kernels, NUMERICS[plan.policy])
-    source = MetaTensors(expected_tensors(plan, constants), constants.weight_tile)
+    source = Recorded(plan, constants)
     model = Model(plan, source, operators, [0] * constants.vocab_size)
     return Built(model, nn.ModuleList(Layer(source, p, constants, operators) for p in plan.draft.layers), source)
 
@@ -121,9 +137,11 @@ def test_every_tensor_is_asked_for_once(decode_engine: Any, built: Built) -> Non
         "mtp.0.main_proj.weight", "mtp.0.main_proj.scale", "mtp.0.main_norm.weight", "mtp.2.norm.weight",
         "mtp.2.markov_head.embed.weight", "mtp.2.markov_head.head.weight", "mtp.2.confidence_head.proj.weight",
     }  # fmt: skip
-    held = sum(torch.Size(specs[name].shape).numel() * ELEMENT_BYTES[specs[name].dtype] for name in read)
+    held = sum(specs[name].nbytes for name in read)
     # The draft globals: main_proj with its scale, two norms, two Markov tables and the confidence row.
     draft_globals = 5120 * 15360 + 160 * 480 + 2 * 2 * 5120 + 2 * 2 * 129280 * 256 + 2 * 5376
+    report = built.source.report
+    assert (report.loaded, report.loaded_bytes, report.elsewhere) == (95_819, 509_315_486_040, 0)
     assert held + draft_globals + 4 * IMAGE_BIAS == 509_315_486_040
     assert decode_engine.values["weights.checkpoint_bytes"]["value"] == 509_315_486_040
 
@@ -137,5 +155,5 @@ def test_the_modules_hold_the_bytes_they_asked_for(built: Built) -> None:
         if buffer.device.type == "meta"
     )
     specs = built.source.specs
-    asked = sum(torch.Size(specs[n].shape).numel() * ELEMENT_BYTES[specs[n].dtype] for n in built.source.read)
+    asked = sum(specs[name].nbytes for name in built.source.read)
     assert held == asked + 43 * 2 * (24 - 3) * 4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from float64_weights import Array, product, rotate
-from released_scene import Released, Scene
+from released_scene import Parts, Scene
 
 from deepinfer_gen.runtime.model.indexer import Indexer
 from deepinfer_gen.runtime.model.rope import rotary_table
@@ -25,7 +25,7 @@ TOLERANCE = 2e-5
 class Scored:
     """One index source run on three queries of a long sequence and one of a short one, and its scores in float64."""
 
-    def __init__(self, engine: Released, scene: Scene, step: StepContext, index: int) -> None:
+    def __init__(self, engine: Parts, scene: Scene, step: StepContext, index: int) -> None:
         layer, c = engine.layer(index), engine.constants
         self.layer = layer
         indexer = Indexer(engine.source, layer, c, engine.operators)
@@ -60,14 +60,14 @@ class Scored:
 
 
 @pytest.fixture(scope="module")
-def scene(widths: Released) -> Scene:
+def scene(widths: Parts) -> Scene:
     made = Scene(widths, [HELD, SHORT])
     made.fill([2, 20])
     return made
 
 
 @pytest.fixture(scope="module")
-def sources(widths: Released, scene: Scene) -> dict[int, Scored]:
+def sources(widths: Parts, scene: Scene) -> dict[int, Scored]:
     """Layer 2 (ratio 2), layer 20 (publishes candidates) and layer 24 (inside them), in one step."""
     step = scene.step([QUERIES, 1])
     with torch.inference_mode():
@@ -145,7 +145,7 @@ def test_a_short_sequence_beside_a_long_one_selects_all_it_sees(sources: dict[in
         assert chosen_by(sources[index], QUERIES) == list(range(seen))
 
 
-def test_the_rotation_of_a_far_position(widths: Released) -> None:
+def test_the_rotation_of_a_far_position(widths: Parts) -> None:
     """YaRN frequencies of compressed layers by the formula; float32 angles at position 17,002 are good to 2e-3."""
     low, high = 15, 25
     angles = []

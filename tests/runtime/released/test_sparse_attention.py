@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from released_scene import Released, Scene
+from released_scene import Parts, Scene
 
 from deepinfer_gen.runtime.kernels.reference.sparse_attention import WindowRows
 from deepinfer_gen.runtime.kv_cache import RegionRows
@@ -19,7 +19,7 @@ HELD, QUERIES = 17_000, 2
 class Attended:
     """Queries, their window and their selection in layer 20's entries."""
 
-    engine: Released
+    engine: Parts
     scene: Scene
     q: torch.Tensor
     window: torch.Tensor
@@ -47,7 +47,7 @@ class Attended:
 
 
 @pytest.fixture
-def attended(widths: Released) -> Attended:
+def attended(widths: Parts) -> Attended:
     """512 entries over the whole context for the first query, 300 for the second."""
     scene = Scene(widths, [HELD], seed=3)
     scene.fill([20])
