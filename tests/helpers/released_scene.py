@@ -104,7 +104,7 @@ class Scene:
                 if region:
                     rows = self.cache.slot_rows(region)
                     for slot in self.slots:
-                        rows.grid[slot] = self._encoded(rows, rows.rows, region.row_bytes)
+                        self._write(rows, slot, region.row_bytes)
             for region in (layer.main, layer.index_keys):
                 if region and region not in filled:
                     filled.add(region)
@@ -112,7 +112,7 @@ class Scene:
                     for table in self.tables:
                         for block in table:
                             if block:
-                                rows.grid[block] = self._encoded(rows, rows.rows, region.row_bytes)
+                                self._write(rows, block, region.row_bytes)
 
     def step(self, counts: Sequence[int], ngrams: torch.Tensor | None = None) -> StepContext:
         """The context of a step that appends ``counts`` tokens to the sequences; ids are 0."""
@@ -125,7 +125,7 @@ class Scene:
             k_len=np.array([h + c for h, c in zip(self.held, counts, strict=True)], np.int32),
             slot=np.array(self.slots, np.int32),
             block_table=np.array(self.tables, np.int32),
-            history=np.full((len(counts), 3), -1, np.int32),
+            history=np.array([[0 if h >= back else -1 for back in (3, 2, 1)] for h in self.held], np.int32),
         )
         return StepContext(ForwardBatch.from_step(arrays, torch.device("cpu")), self.cache, self.rotary, ngrams)
 
@@ -144,10 +144,13 @@ class Scene:
         """Block and row of a compressed entry, by the rule of the layout."""
         return self.tables[row][entry * layer.ratio // self.block_tokens], entry % (self.block_tokens // layer.ratio)
 
-    def _encoded(self, rows: RegionRows, count: int, row_bytes: int) -> torch.Tensor:
+    def _write(self, rows: RegionRows, unit: int, row_bytes: int) -> None:
+        """Random rows in all places of a unit."""
         c = self.engine.constants
         # A record holds an index key, a KV row, or KV and score.
         for dims in (c.index_head_dim, c.head_dim, 2 * c.head_dim):
             if rows.codec.encode(torch.zeros(1, dims)).nbytes == row_bytes:
-                return rows.codec.encode(self.randn(count, dims))
+                place = torch.arange(rows.rows)
+                rows.write(torch.full_like(place, unit), place, rows.codec.encode(self.randn(rows.rows, dims)))
+                return
         raise AssertionError(f"no width of the model gives records of {row_bytes} bytes")

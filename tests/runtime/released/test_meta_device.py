@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.model.constants import Constants
-from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.model import Model
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.stored import ExpertStack
@@ -56,13 +55,12 @@ class Recorded(MetaWeights):
 @dataclass(frozen=True)
 class Built:
     model: Model
-    drafts: nn.ModuleList
     source: Recorded
 
 
 @pytest.fixture(scope="module")
 def built(decode_engine: Any) -> Built:
-    """Backbone and draft layers over tensors without memory."""
+    """Backbone and drafter over tensors without memory."""
     # One rank holds all experts here.
     plan = replace(decode_engine.model, expert_starts=None)
     constants = Constants.of(plan)
@@ -72,8 +70,7 @@ def built(decode_engine: Any) -> Built:
     kernels = {name: KernelConfig(name, "reference", {}, tiles, 1, 1, 0, "") for name in names}
     operators = ReferenceOperators(kernels, NUMERICS[plan.policy])
     source = Recorded(plan, constants)
-    model = Model(plan, source, operators, [0] * constants.vocab_size)
-    return Built(model, nn.ModuleList(Layer(source, p, constants, operators) for p in plan.draft.layers), source)
+    return Built(Model(plan, source, operators, [0] * constants.vocab_size), source)
 
 
 def weights(module: nn.Module) -> Iterator[tuple[str, int]]:
@@ -98,15 +95,19 @@ def test_parameters_of_the_backbone(decode_engine: Any, built: Built) -> None:
     """551.88 B without the n-gram tables, 196.6 B in them."""
     plan = {key: entry["value"] for key, entry in decode_engine.values.items()}
     tables = count(built.model, "engram.table")
-    backbone = count(built.model) - tables
+    assert built.model.drafter is not None
+    backbone = count(built.model) - count(built.model.drafter) - tables
     assert tables == TABLES == 196_613_849_600
     assert backbone == BACKBONE == 551_880_819_824
     assert plan["weights.dense_parameters"] + 40 * 384 * plan["weights.expert.parameters"] == BACKBONE + 40 * 384
     assert plan["weights.engram_rows"] * plan["model.config.engram_head_dim"] == TABLES
 
 
-def test_parameters_of_the_draft_layers(built: Built) -> None:
-    assert count(built.drafts) == 3 * (LAYER + 128 * 5120 + 128 + 128 * EXPERT)
+def test_parameters_of_the_drafter(built: Built) -> None:
+    """Three layers of 128 experts; main_proj, two norms, the Markov head's two matrices and the confidence row."""
+    assert built.model.drafter is not None
+    heads = 5120 * 15360 + 2 * 5120 + 2 * 129280 * 256 + 5120 + 256
+    assert count(built.model.drafter) == 3 * (LAYER + 128 * 5120 + 128 + 128 * EXPERT) + heads
 
 
 def test_active_parameters_of_the_modules(decode_engine: Any, built: Built) -> None:
@@ -132,28 +133,17 @@ def test_every_tensor_is_asked_for_once(decode_engine: Any, built: Built) -> Non
     """And their bytes are the checkpoint's: 509,315,486,040 with draft layers, without vision."""
     specs, read = built.source.specs, built.source.read
     assert len(read) == len(set(read))
-    heads = {name for name in specs.keys() - set(read) if not name.endswith("bias_vl")}
-    assert heads == {
-        "mtp.0.main_proj.weight", "mtp.0.main_proj.scale", "mtp.0.main_norm.weight", "mtp.2.norm.weight",
-        "mtp.2.markov_head.embed.weight", "mtp.2.markov_head.head.weight", "mtp.2.confidence_head.proj.weight",
-    }  # fmt: skip
+    assert {name.rpartition(".")[2] for name in specs.keys() - set(read)} == {"bias_vl"}
     held = sum(specs[name].nbytes for name in read)
-    # The draft globals: main_proj with its scale, two norms, two Markov tables and the confidence row.
-    draft_globals = 5120 * 15360 + 160 * 480 + 2 * 2 * 5120 + 2 * 2 * 129280 * 256 + 2 * 5376
     report = built.source.report
     assert (report.loaded, report.loaded_bytes, report.elsewhere) == (95_819, 509_315_486_040, 0)
-    assert held + draft_globals + 4 * IMAGE_BIAS == 509_315_486_040
+    assert held + 4 * IMAGE_BIAS == 509_315_486_040
     assert decode_engine.values["weights.checkpoint_bytes"]["value"] == 509_315_486_040
 
 
 def test_the_modules_hold_the_bytes_they_asked_for(built: Built) -> None:
     """Nothing is decoded or copied when modules are built; only the spread of three scales to 24 is added."""
-    held = sum(
-        buffer.nbytes
-        for module in (built.model, built.drafts)
-        for buffer in module.buffers()
-        if buffer.device.type == "meta"
-    )
+    held = sum(buffer.nbytes for buffer in built.model.buffers() if buffer.device.type == "meta")
     specs = built.source.specs
     asked = sum(specs[name].nbytes for name in built.source.read)
     assert held == asked + 43 * 2 * (24 - 3) * 4
