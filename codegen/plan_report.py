@@ -15,6 +15,8 @@ SECTIONS = (
                "state.swa_ring_tokens", "state.accumulator_ring_rows", "kv.swa_format", "kv.swa_row_bytes")),
     ("Drafting", ("speculative.nextn", "speculative.verify", "speculative.max_backtracking_tokens", "yoco.mode",
                   "yoco.keep_tokens")),
+    ("Work of a token", ("active.backbone", "active.backbone_all", "active.encoder", "active.encoder_all",
+                         "active.decode", "flops.token")),
     ("Graphs", ("graphs.max_total_q", "graphs.sizes", "graphs.rows")),
     ("Parallel", ("parallel.dp", "parallel.ep", "parallel.cp", "parallel.dispatch", "parallel.engram_placement",
                   "parallel.local_experts", "eplb.redundant_experts")),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from deepinfer_gen.codegen.derive import (
+    active,
     engram,
     eplb,
+    flops,
     graphs,
     kernels,
     kv,
@@ -40,6 +42,8 @@ _SUBJECTS = (
     eplb.derive,
     parallel.derive,
     weights.derive,
+    active.derive,
+    flops.derive,
     numerics.derive,
     kernels.derive,
     workspace.derive,

@@ -47,6 +47,7 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
         _part(b, part, parameters, operands, why)
     for unit, measure in (("B", "bytes"), ("", "parameters")):
         _sums(b, measure, unit)
+    _embedding(b)
     _engram_tables(b, r)
     _checkpoint(b, r)
 
@@ -114,6 +115,17 @@ def _sums(b: PlanBuilder, measure: str, unit: str) -> None:
         draft_gate=f"weights.draft_gate.{measure}",
         draft_first=f"weights.draft_first.{measure}",
         draft_last=f"weights.draft_last.{measure}",
+    )
+
+
+def _embedding(b: PlanBuilder) -> None:
+    b.formula(
+        "weights.embed_row_bytes",
+        "embed / vocab",
+        unit="B",
+        why="what a step reads of the embedding for each token",
+        embed="weights.globals.embed.bytes",
+        vocab=f"{_C}.vocab_size",
     )
 
 
