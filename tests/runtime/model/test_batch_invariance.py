@@ -17,7 +17,7 @@ PROMPT, GENERATED = 21, 3
 
 
 def bits(driver: Any, ids: list[int], others: list[list[int]], chunk: int) -> list[np.ndarray]:
-    """Logits of a request's prompt and of the decode steps behind it, beside ``others``, all ``chunk`` tokens a step."""
+    """Logits of a request's prompt and of decode steps behind it, beside ``others``, all ``chunk`` tokens a step."""
     sequences = [driver.add(i) for i in (*others[:5], ids, *others[5:])]
     own = sequences[min(5, len(others))]
     parts = []
