@@ -20,6 +20,7 @@ from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
+from deepinfer_gen.runtime.kernels.reference.kv_scatter import kv_scatter
 from deepinfer_gen.runtime.kv_cache import KVCache, RegionRows
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.numerics import NUMERICS
@@ -123,6 +124,7 @@ class Scene:
             row_of_token=np.repeat(np.arange(len(counts)), counts).astype(np.int32),
             q_len=np.array(counts, np.int32),
             k_len=np.array([h + c for h, c in zip(self.held, counts, strict=True)], np.int32),
+            prefill_len=np.array(self.held, np.int32),
             slot=np.array(self.slots, np.int32),
             block_table=np.array(self.tables, np.int32),
             history=np.array([[0 if h >= back else -1 for back in (3, 2, 1)] for h in self.held], np.int32),
@@ -151,6 +153,7 @@ class Scene:
         for dims in (c.index_head_dim, c.head_dim, 2 * c.head_dim):
             if rows.codec.encode(torch.zeros(1, dims)).nbytes == row_bytes:
                 place = torch.arange(rows.rows)
-                rows.write(torch.full_like(place, unit), place, rows.codec.encode(self.randn(rows.rows, dims)))
+                stored = rows.codec.encode(self.randn(rows.rows, dims))
+                kv_scatter(rows, torch.full_like(place, unit), place, stored, rows=rows.rows)
                 return
         raise AssertionError(f"no width of the model gives records of {row_bytes} bytes")
