@@ -62,12 +62,12 @@ class Model(nn.Module):
         self.has_engram = any(layer.engram for layer in plan.layers)
 
     def begin(self, batch: ForwardBatch, cache: KVCache) -> StepContext:
-        """What the layers of one step share."""
+        """What the layers of one step share; what they do is added to ``counts``."""
         ngrams = None
         if self.has_engram:
             pad_class = self.token_map[self.constants.engram_pad_token_id]
             ngrams = ngram_classes(batch, self.token_map, pad_class)
-        return StepContext(batch, cache, self._rotary(), ngrams)
+        return StepContext(batch, cache, self._rotary(), ngrams, counts=self.counts)
 
     def forward(self, batch: ForwardBatch, cache: KVCache, output_tokens: Tensor) -> Tensor:
         """Run one step of ragged rows, prefill chunks or decode rows alike, and store its keys and states in ``cache``.
@@ -77,6 +77,7 @@ class Model(nn.Module):
         [K, vocab_size], which the caller may change in place. ``ValueError`` when a token is among them that prefill
         truncation drops.
         """
+        self.counts = StepCounts()
         # Inference mode saves a sixth of a small step; a copy made outside it is an ordinary tensor again.
         with torch.inference_mode():
             if self.plan.batch_invariant:
@@ -120,7 +121,6 @@ class Model(nn.Module):
         return logits
 
     def _step(self, step: StepContext, output_tokens: Tensor) -> Tensor:
-        self.counts = step.counts
         x, pre = self.first_streams(step.batch.input_ids)
         yoco = self.plan.yoco
         for layer in self.layers:

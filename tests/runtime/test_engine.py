@@ -12,6 +12,7 @@ import pytest
 
 from deepinfer_gen.runtime.engine import Capacity, EngineError, LLMEngine
 from deepinfer_gen.runtime.group import LocalReducer
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 from deepinfer_gen.runtime.output_builder import OutputBuilder
 from deepinfer_gen.runtime.outputs import RequestOutput
 from deepinfer_gen.runtime.request import Request
@@ -104,7 +105,7 @@ class ScriptedWorker:
         self.log.append("sampled")
         rows = len(requests)
         tokens = np.arange(40, 40 + rows, dtype=np.int32)
-        return StepTokens(tokens[:, None], np.ones(rows, np.int32), np.arange(rows), Sampled(tokens, {}))
+        return StepTokens(tokens[:, None], np.ones(rows, np.int32), np.arange(rows), Sampled(tokens, {}), StepCounts())
 
 
 def engine_with(core: ScriptedCore, kind: type[LLMEngine] = LLMEngine) -> LLMEngine:

@@ -75,6 +75,18 @@ def test_rows_computed_and_written_are_counted(mode: str, truncated: MakeDriver,
         assert {layer: work.written["ca_state", layer] for layer in (2, 4)} == dict.fromkeys((2, 4), min(count, 2))
 
 
+def test_a_step_that_runs_token_by_token_is_counted_whole(
+    helpers: Any, checkpoint: Any, oracle: Mapping[str, Any]
+) -> None:
+    engine = helpers.tiny_engine(oracle, yoco=YocoPlan("compact", 6, 128))
+    plan = helpers.replace(engine.plan, batch_invariant=True)
+    driver = Driver(load_model(plan, helpers.kernel_table(helpers.tiles), checkpoint), engine.layout, fill=UNWRITTEN)
+    sequence = driver.add(oracle["p129_ids"])
+    driver.step([(sequence, 3)], outputs=torch.tensor([2]))
+    assert driver.model.counts.computed == {**dict.fromkeys(range(6), 3), **dict.fromkeys(range(6, 10), 2)}
+    assert driver.model.counts.written["main", 6] == 3
+
+
 def test_trap_40_block_kv_is_that_of_a_full_prefill(
     truncated: MakeDriver, make_driver: MakeDriver, oracle: Mapping[str, Any]
 ) -> None:
