@@ -18,6 +18,8 @@ ALLOWED = {
     ("batch.py", "tolist"): 1,  # lengths of the rows, borrowed from the scheduler: memory of the host
     ("batch.py", "numpy"): 1,  # the views through which the host fills its staging buffer, made once
     ("truncation.py", "nonzero"): 2,  # which rows of a prefill step are kept, by position: likewise; decode has none
+    ("single_tokens.py", "tolist"): 3,  # the reference's batch-invariant mode loops over rows on the host
+    ("model.py", "nonzero"): 1,  # which logits that loop is asked for
     ("step_context.py", "nonzero"): 2,  # which tokens close a group, by position: the reference backend is the host
 }
 """Calls that do not wait for a device, or not on any that exists, and how many there are."""
