@@ -94,11 +94,11 @@ class Model(nn.Module):
         """
         if self.drafter is None:
             raise ValueError("the engine was generated with speculative.nextn: 0 and has no drafter")
-        count = rows.token.shape[0]
+        every = torch.arange(rows.token.shape[0], device=rows.token.device)
         with torch.inference_mode():
             parts = [
                 self._draft(self.drafter, rows, part, cache, choose)
-                for part in torch.split(torch.arange(count), 1 if self.plan.batch_invariant else count)
+                for part in torch.split(every, 1 if self.plan.batch_invariant else len(every))
             ]
         fields = zip(*((p.ids, p.logits, p.confidence_logits) for p in parts), strict=True)
         # Joined outside inference mode they are ordinary tensors again.

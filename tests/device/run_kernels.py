@@ -14,16 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def assemble(folder: Path) -> None:
-    """The import package as setup.py maps it, as links below ``folder``."""
-    package = folder / "deepinfer_gen"
-    package.mkdir()
-    for entry in (*(ROOT / "src" / "deepinfer_gen").iterdir(), *(ROOT / n for n in ("specs", "templates", "runtime"))):
-        (package / entry.name).symlink_to(entry)
-    sys.path[:0] = [str(folder), str(ROOT / "tests" / "helpers")]
+from assemble import assemble
 
 
 def run(names: list[str]) -> int:
