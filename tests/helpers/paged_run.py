@@ -59,7 +59,10 @@ class PagedModel:
         self.history = plan.integer("engram.history_tokens")
 
     def logits(self, ids: Sequence[int], chunks: Sequence[int], last: int | None = None) -> Tensor:
-        """Logits [n, vocab_size] of all tokens or the ``last`` ones, run in chunks of the given lengths, which sum to n."""
+        """Logits [n, vocab_size] of all tokens or the ``last`` ones, run in chunks of the given lengths.
+
+        The lengths sum to the number of ``ids``.
+        """
         first = 0 if last is None else len(ids) - last
         cache = KVCache(self.layout, torch.device("cpu"))
         block_tokens = self.layout["block"]["tokens"]

@@ -53,7 +53,7 @@ def test_every_ue8m0_code_and_its_reciprocal() -> None:
 
 
 def test_e4m3_reads_bytes_wherever_they_lie() -> None:
-    """Columns of a record, one column of records, one record alone, a start at an odd byte, an odd number of them, none."""
+    """Columns of records, one column, one record alone, a start at an odd byte, an odd number of them, none."""
     records = torch.arange(51, dtype=torch.uint8).view(3, 17)
     assert torch.equal(decode_e4m3(records[:, 1:]), decode_e4m3(records)[:, 1:])
     assert torch.equal(decode_e4m3(records.view(-1)[1:33]), decode_e4m3(records).view(-1)[1:33])
