@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scripted_model import continuation
+from scripted_model import continuation, words
 
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.outputs import RequestOutput
@@ -87,6 +87,14 @@ def test_branches_end_each_for_their_own_reason(scripted: LLM) -> None:
     assert output.outputs[0].finish_reason == "stop"
     assert output.outputs[0].stop_reason == stops[0]
     assert output.metrics.num_generation_tokens == sum(len(c.token_ids) for c in output.outputs)
+
+
+def test_a_stop_string_may_end_all_branches_in_one_step(scripted: LLM) -> None:
+    tokens = continuation([5, 9], 3)
+    output = generate(scripted, [5, 9], SEEDED.clone(n=3, top_k=1, stop=[words(tokens[2:])]))
+    assert branches(output) == [tokens] * 3
+    assert [(c.finish_reason, c.text) for c in output.outputs] == [("stop", f" {words(tokens[:2])} ")] * 3
+    assert not scripted.llm_engine.has_unfinished_requests()
 
 
 def test_an_abort_ends_all_branches(scripted: LLM) -> None:
