@@ -1,9 +1,13 @@
-"""A plan compiled for a checkpoint folder, and prompts run over paged caches with neither scheduler nor C++."""
+"""A plan compiled for a checkpoint folder, and prompts run over paged caches with neither scheduler nor C++.
+
+Where the plan drafts, every step is followed by a draft pass behind it, whose choices are the tokens that come next.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +21,8 @@ from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
+from deepinfer_gen.runtime.model.draft_context import DraftRows
+from deepinfer_gen.runtime.model.dspark import Drafts
 from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.resolve import resolve
@@ -27,18 +33,30 @@ model: config.json
 hardware: cpu
 limits: {{max_num_seqs: 2, max_model_len: {tokens}}}
 kv: {{block_size: {block}}}
-speculative: {{nextn: 0, verify: fixed}}
+speculative: {{nextn: {nextn}, verify: fixed}}
 yoco: {{mode: 'off'}}
 schedule: {{zos: 'off'}}
 numerics: {{policy: float32_unquantized}}
 """
 
 
-def compile_plan(folder: Path, *, tokens: int, block: int) -> Plan:
-    """The plan of an engine for the config.json in ``folder``: CPU, float32, nothing quantised, drafted or cut."""
+def compile_plan(folder: Path, *, tokens: int, block: int, nextn: int = 0) -> Plan:
+    """The plan of an engine for the config.json in ``folder``: CPU, float32, nothing quantised or cut."""
     spec = folder / "spec.yaml"
-    spec.write_text(_SPEC.format(tokens=tokens, block=block), encoding="utf-8")
+    spec.write_text(_SPEC.format(tokens=tokens, block=block, nextn=nextn), encoding="utf-8")
     return derive(resolve(load_spec(spec)))
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRun:
+    """``logits`` [n, vocab_size] of all tokens; of the draft passes behind the ``anchors`` first tokens, one for each
+    step, ``draft_logits`` [anchors, nextn, vocab_size] and ``confidences`` [anchors, nextn].
+    """
+
+    logits: Tensor
+    anchors: list[int]
+    draft_logits: Tensor
+    confidences: Tensor
 
 
 class PagedModel:
@@ -48,13 +66,17 @@ class PagedModel:
         self.model: Model = load_model(model_plan(plan), kernels(plan), folder)
         self.layout = layout_content(plan)
         self.history = plan.integer("engram.history_tokens")
+        self.nextn = plan.integer("speculative.nextn")
 
-    def logits(self, ids: Sequence[int], chunks: Sequence[int]) -> Tensor:
-        """Logits [n, vocab_size] of all tokens, run in chunks of the given lengths, which sum to n."""
+    def run(self, ids: Sequence[int], chunks: Sequence[int]) -> PagedRun:
+        """Run ids [n + 1 + nextn] but the last 1 + nextn, in chunks of the given lengths, which sum to n.
+
+        A draft pass behind p tokens starts from token p; its choices are the tokens after that, whatever its logits.
+        """
         cache = KVCache(self.layout, torch.device("cpu"))
-        block_tokens = self.layout["block"]["tokens"]
-        table = random.Random(len(ids)).sample(range(1, self.layout["block"]["count"]), -(-len(ids) // block_tokens))
-        parts, start = [], 0
+        block_tokens, total = self.layout["block"]["tokens"], len(ids) - 1 - self.nextn
+        table = random.Random(total).sample(range(1, self.layout["block"]["count"]), -(-total // block_tokens))
+        parts, drafts, start = [], [], 0
         for count in chunks:
             step = SimpleNamespace(
                 input_ids=np.array(ids[start : start + count]),
@@ -62,13 +84,28 @@ class PagedModel:
                 row_of_token=np.zeros(count, np.int32),
                 q_len=np.array([count]),
                 k_len=np.array([start + count]),
-                prefill_len=np.array([len(ids)]),
+                prefill_len=np.array([total]),
                 slot=np.array([1]),
                 block_table=np.array([table]),
                 history=np.array([([-1] * self.history + list(ids[:start]))[-self.history :]]),
             )
             parts.append(self.model(ForwardBatch.from_step(step, torch.device("cpu")), cache, torch.arange(count)))
             start += count
-        if start != len(ids):
-            raise ValueError(f"the chunks hold {start} tokens, the prompt {len(ids)}")
-        return torch.cat(parts)
+            if self.nextn:
+                drafts.append(self._draft(ids, start, cache))
+        if start != total:
+            raise ValueError(f"the chunks hold {start} tokens, the prompt {total}")
+        vocabulary = parts[0].shape[1]
+        return PagedRun(
+            torch.cat(parts),
+            np.cumsum(chunks).tolist() if self.nextn else [],
+            torch.cat([d.logits for d in drafts]) if drafts else torch.empty(0, 0, vocabulary),
+            torch.cat([d.confidence_logits for d in drafts]) if drafts else torch.empty(0, 0),
+        )
+
+    def _draft(self, ids: Sequence[int], anchor: int, cache: KVCache) -> Drafts:
+        def choose(logits: Tensor, draft: int, _rows: Tensor) -> Tensor:
+            return torch.tensor([ids[anchor + 1 + draft]])
+
+        rows = DraftRows(torch.tensor([ids[anchor]]), torch.tensor([anchor]), torch.tensor([1]))
+        return self.model.draft(rows, cache, choose)
