@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepinfer_gen.diagnostics import InputError
+from deepinfer_gen.runtime.block_formats import quantize_activation
 from deepinfer_gen.runtime.cache_codec import codec_of
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.kernels.reference.compressor import pool_members
@@ -190,6 +192,40 @@ def test_trap_12_rms_norm_eps_is_negligible_at_tiny_inputs() -> None:
     x = rand(2, 16)
     close(rms_norm(x * 1e-7, torch.ones(16), 1e-20), rms_norm(x, torch.ones(16), 1e-20))
     assert rms_norm(torch.zeros(1, 16), torch.ones(16), 1e-20).abs().max() == 0
+
+
+def test_the_eps_is_added_to_the_mean() -> None:
+    x, weight = rand(3, 16), rand(16)
+    sizes = [math.sqrt(sum(v * v for v in row) / 16 + 0.25) for row in x.tolist()]
+    close(rms_norm(x, weight, 0.25), x / torch.tensor(sizes).unsqueeze(1) * weight)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rounds_operands", "rounds_probabilities"),
+    [
+        ("released", True, True),
+        ("bf16", False, True),
+        ("float32", False, False),
+        ("float32_unquantized", False, False),
+    ],
+)
+def test_what_each_policy_rounds(policy: str, rounds_operands: bool, rounds_probabilities: bool, helpers: Any) -> None:
+    """Operands of quantised weights to e4m3, attention weights to bfloat16; on float32 inputs nothing else shows."""
+    ops = ReferenceOperators(helpers.kernel_table(helpers.tiles), NUMERICS[policy])
+    x, values = rand(4, 32), rand(8, 32)
+    operand = quantize_activation(x) if rounds_operands else x
+    for quantized, seen in ((True, operand), (False, x)):
+        weight: Any = SimpleNamespace(quantized=quantized, decode=lambda: values)
+        close(ops.linear(x, weight), seen @ values.t())
+    q, rows, sink = rand(2, 3, 16) / 8, rand(9, 16), rand(3)
+    index = torch.arange(9).expand(2, -1)
+    found = ops.sparse_attention(q, WindowRows(rows, index, index >= 0), None, sink, scale=1.0)
+    scores = q @ rows.t()
+    weights = (scores - scores.amax(2, keepdim=True)).exp()
+    total = weights.sum(2, keepdim=True) + (sink.view(1, 3, 1) - scores.amax(2, keepdim=True)).exp()
+    plain, rounded = weights @ rows / total, weights.bfloat16().float() @ rows / total
+    assert (plain - rounded).abs().max() > 1e-4
+    close(found, rounded if rounds_probabilities else plain)
 
 
 def test_trap_10_rotation_of_adjacent_pairs_of_the_tail() -> None:

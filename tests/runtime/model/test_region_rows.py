@@ -111,6 +111,22 @@ def test_a_step_reads_its_own_rows_as_they_are_stored(name: str, layout: str) ->
     assert torch.equal(rows.read(rows.offsets(*later)), pool[3:])
 
 
+def test_equal_regions_of_blocks_and_slots_are_apart() -> None:
+    """A ring of 16 and the 16 entries of a block may have the same place, rows and format."""
+    region = Region(0, 16, 64, "fp32")
+    entry = {"offset": 0, "rows": 16, "row_bytes": 64, "format": "fp32"}
+    layout = {
+        "block": {"count": 3, "bytes": 2048, "regions": [{"main": entry, "index": entry | {"offset": 1024}}]},
+        "state": {"count": 2, "slot_bytes": 1024, "regions": [entry]},
+    }
+    cache = KVCache(layout, torch.device("cpu"))
+    ring, entries = cache.slot_rows(region), cache.block_rows(region)
+    kv_scatter(ring, torch.tensor([1]), torch.tensor([2]), torch.ones(1, 16), rows=4)
+    kv_scatter(entries, torch.tensor([2]), torch.tensor([3]), torch.full((1, 16), 2.0), rows=4)
+    assert cache.slots.view(torch.float32).nonzero().unique(dim=0)[:, 0].tolist() == [1] * 16
+    assert cache.blocks.view(torch.float32).nonzero()[:, 0].tolist() == [2] * 16
+
+
 def test_a_nan_row_changes_no_other() -> None:
     for layout in ("interleaved", "split"):
         for name in FORMATS:
