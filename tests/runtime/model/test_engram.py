@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -123,3 +125,20 @@ def test_no_valid_map_reaches_a_negative_hash(model: Any) -> None:
         assert (classes - 1) * (2 * bound - 1) < 2**63
     for layer in (1, 4):
         assert 258 * int(model.layers[layer].engram.multipliers.max()) < 2**63
+
+
+@pytest.mark.parametrize("slope", [2e-8, -2e-8, 0.0, 1e-3])
+def test_the_floor_of_the_gate(slope: float, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sigmoid(sign(dot) * sqrt(max(|dot|, 1e-6))), of streams and keys whose scalar product is known."""
+    engram = model.layers[1].engram
+    streams = torch.zeros(1, 4, 128)
+    streams[..., 0] = 1
+    pair = torch.ones(1, 5, 128)
+    pair[:, :4] = 0
+    pair[:, :4, :2] = torch.tensor([slope, 1.0])
+    monkeypatch.setattr(engram, "operators", SimpleNamespace(engram_gather=lambda *_: None, linear=lambda *_: pair))
+    gates = engram(streams, torch.zeros(1, 4, dtype=torch.int64))[0, :, 1].tolist()
+    for gate, q, k in zip(gates, engram.q_weight[:, 0].tolist(), engram.k_weight[:, 0].tolist(), strict=True):
+        dot = q * k * slope * math.sqrt(128)
+        exponent = math.copysign(math.sqrt(max(abs(dot), 1e-6)), dot) if dot else 0.0
+        assert gate == pytest.approx(1 / (1 + math.exp(-exponent)), abs=1e-6)
