@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import torch
+from step_batch import Row, batch_of
 from torch import Tensor
 
 from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
-from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.specs.load import load_spec
@@ -56,18 +54,8 @@ class PagedModel:
         table = random.Random(len(ids)).sample(range(1, self.layout["block"]["count"]), -(-len(ids) // block_tokens))
         parts, start = [], 0
         for count in chunks:
-            step = SimpleNamespace(
-                input_ids=np.array(ids[start : start + count]),
-                positions=np.arange(start, start + count),
-                row_of_token=np.zeros(count, np.int32),
-                q_len=np.array([count]),
-                k_len=np.array([start + count]),
-                prefill_len=np.array([len(ids)]),
-                slot=np.array([1]),
-                block_table=np.array([table]),
-                history=np.array([([-1] * self.history + list(ids[:start]))[-self.history :]]),
-            )
-            parts.append(self.model(ForwardBatch.from_step(step, torch.device("cpu")), cache, torch.arange(count)))
+            batch = batch_of([Row(ids, start, count, slot=1, table=table)], history=self.history)
+            parts.append(self.model(batch, cache, torch.arange(count)))
             start += count
         if start != len(ids):
             raise ValueError(f"the chunks hold {start} tokens, the prompt {len(ids)}")
