@@ -53,8 +53,8 @@ def run(folder: Path) -> int:
         off = float((gpu - expected).abs().max())
         failed += policy == "float32_unquantized" and (off > TOLERANCE or cpu_drafts != gpu_drafts)
         print(
-            f"{policy:20} from the reference {off:.2g}, from the CPU {float((gpu - cpu).abs().max()):.2g}; best token the"
-            f" same in {float((gpu.argmax(1) == expected.argmax(1)).float().mean()):.1%} of rows; drafts"
+            f"{policy:20} from the reference {off:.2g}, from the CPU {float((gpu - cpu).abs().max()):.2g}; best token"
+            f" the same in {float((gpu.argmax(1) == expected.argmax(1)).float().mean()):.1%} of rows; drafts"
             f" {'equal' if cpu_drafts == gpu_drafts else 'differ'}; decode step {step_ms:.1f} ms",
             flush=True,
         )

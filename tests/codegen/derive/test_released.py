@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from shipped import shipped_plan
 
 from deepinfer_gen.codegen.derive import derive
 
@@ -115,3 +116,12 @@ def test_engram_placement(make, enlarged, placement, rows, on_host):
     plan = derive(make({"parallel.engram_placement": placement}, hardware=enlarged("sm100", 10**12)))
     assert plan["memory.weights_engram_bytes"] == rows * 264
     assert plan["memory.host_engram_bytes"] == on_host
+
+
+@pytest.mark.parametrize("hardware", ["", "-sm90", "-ascend950"])
+def test_trap_44_cache_records_do_not_depend_on_the_hardware(hardware):
+    """No target falls back to wider records, whose numbers and budgets are others."""
+    plan = shipped_plan(f"v41-flash-normal-ep8{hardware}")
+    formats = [plan[f"kv.{kind}_format"] for kind in ("swa", "main", "index")]
+    assert formats == ["mxfp8_g32", "nvfp4_g16", "mxfp4_g32"]
+    assert [plan[f"kv.{kind}_row_bytes"] for kind in ("swa", "main", "index")] == [528, 288, 68]
