@@ -113,6 +113,14 @@ def test_trap_11_outputs_are_turned_back_by_the_position_of_the_query(
     assert (grouped.reshape(out.shape) - out).abs().max() > 0.1
 
 
+def test_trap_29_each_group_of_heads_has_its_own_rows_of_the_projection(model: Any, run: Any) -> None:
+    """``wo_a`` [groups x 32, 128] is block diagonal: group g multiplies its heads with its 32 rows, and no others."""
+    (((grouped, _), projected),) = run(0).calls["grouped_linear"]
+    stored = model.layers[0].attention.wo_a.decode()
+    assert (grouped.shape, stored.shape) == ((COUNT, 2, 128), (2 * 32, 128))
+    close(projected, torch.cat([grouped[:, g] @ stored[32 * g : 32 * g + 32].t() for g in range(2)], 1))
+
+
 def index_key(module: Any, latent: torch.Tensor) -> torch.Tensor:
     """Of layer 6, where each token is an entry: the key of a latent, before its rotation."""
     return norm(latent @ module.index_keys.wk.decode().t(), module.index_keys.norm)

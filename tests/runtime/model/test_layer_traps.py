@@ -88,6 +88,19 @@ def test_trap_3_the_first_index_of_comb_is_the_input_stream(model: Any) -> None:
     close(found, torch.tensor([[[104.1], [206.9]]]))
 
 
+def test_trap_15_the_shared_expert_clamps_too(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs so large that most of its numbers are beyond the limit of 2."""
+    ffn, recorder, u = model.layers[3].ffn, Recorder(model.operators), 20 * randn(5, 128)
+    monkeypatch.setattr(ffn, "operators", recorder)
+    with torch.inference_mode():
+        out = ffn(u)
+    ((_, routed),) = recorder.calls["moe_experts"]
+    gate, up = (u @ weight.decode().t() for weight in (ffn.shared_w1, ffn.shared_w3))
+    assert (up.abs() > 2).float().mean() > 0.5
+    hidden = torch.nn.functional.silu(gate.clamp(max=2)) * up.clamp(-2, 2)
+    close(out - routed, hidden @ ffn.shared_w2.decode().t())
+
+
 def test_trap_12_every_norm_uses_the_configured_epsilon(
     make_drafting_driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
