@@ -80,12 +80,12 @@ class BytesEstimator:
     def _dense(self, rows: StepRows) -> int:
         value, total = self._value, rows.tokens * self._value("weights.embed_row_bytes")
         for layer in self._model.layers:
-            if layer.kv_source == layer.index and rows.tokens:
+            if layer.is_kv_source and rows.tokens:
                 total += value("weights.kv_source.bytes")
                 total += value("weights.gated_source.bytes") if layer.ca_state else 0
             if self._queries(layer, rows).any():
                 total += value("weights.layer.bytes") + value("weights.gate.bytes")
-                total += value("weights.index_source.bytes") if layer.index_source == layer.index else 0
+                total += value("weights.index_source.bytes") if layer.is_index_source else 0
                 total += value("weights.engram.bytes") if layer.engram else 0
         if rows.logits_rows:
             total += value("weights.globals.head.bytes") + value("weights.globals.norm.bytes")
@@ -123,12 +123,12 @@ class BytesEstimator:
         c, some = self._constants, queries > 0
         before = (self._held(layer, rows) - queries).clip(min=0, max=c.sliding_window - 1)
         total = int((some * before).sum()) * layer.swa.row_bytes
-        if layer.ca_state and layer.kv_source == layer.index:
+        if layer.ca_state and layer.is_kv_source:
             total += int(((rows.keys - rows.queries) % layer.ratio).sum()) * layer.ca_state.row_bytes
         if layer.main:
             chosen = seen_by_queries(queries, rows.keys, ratio=layer.ratio, most=c.index_topk)
             total += chosen * layer.main.row_bytes
-        if layer.index_keys and layer.index_source == layer.index:
+        if layer.index_keys and layer.is_index_source:
             scored = some * (rows.keys // layer.ratio)
             if layer.candidate_role == "consumer":
                 # At most the candidates of every query of the row.
@@ -139,7 +139,7 @@ class BytesEstimator:
     def _written(self, layer: LayerPlan, queries: Counts, rows: StepRows) -> int:
         """Window rows that survive in the ring, and what a KV source completes or keeps open, of all rows."""
         total = int(queries.clip(max=layer.swa.rows).sum()) * layer.swa.row_bytes
-        if layer.main and layer.index_keys and layer.kv_source == layer.index:
+        if layer.main and layer.index_keys and layer.is_kv_source:
             completed = rows.keys // layer.ratio - (rows.keys - rows.queries) // layer.ratio
             total += int(completed.sum()) * (layer.main.row_bytes + layer.index_keys.row_bytes)
             if layer.ca_state:

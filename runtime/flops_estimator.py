@@ -59,11 +59,11 @@ class FlopsEstimator:
         for layer in layers:
             queries = rows.kept if layer.index >= self._cut else rows.queries
             parts["attention"] += self._attended(layer, queries, rows) * cost["attended_row"]
-            if layer.kv_source == layer.index:
+            if layer.is_kv_source:
                 # The shared entries are those of all rows, kept or not.
                 parts["compressor"] += tokens * cost["kv_source"]
                 parts["compressor"] += tokens * cost["gated_source"] if layer.ca_state else 0
-            if layer.index_source == layer.index:
+            if layer.is_index_source:
                 parts["indexer"] += int(queries.sum()) * cost["index_source"]
                 parts["indexer"] += self._scored(layer, queries, rows) * cost["scored_entry"]
             if layer.engram:

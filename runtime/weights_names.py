@@ -69,9 +69,9 @@ def _tensors(plan: ModelPlan, constants: Constants) -> Iterable[DemandedTensor]:
     """Every tensor of backbone and draft layers, used or not, in the released order."""
     parts = [
         LayerParts(
-            kv_source=layer.kv_source == layer.index,
+            kv_source=layer.is_kv_source,
             gated=layer.ca_state is not None,
-            index_source=layer.index_source == layer.index,
+            index_source=layer.is_index_source,
             engram_rows=layer.engram.rows if layer.engram else 0,
         )
         for layer in plan.layers

@@ -34,10 +34,9 @@ class Attention(nn.Module):
         self.register_buffer("q_norm", source.stored(f"{prefix}.q_norm.weight"))
         self.register_buffer("kv_norm", source.stored(f"{prefix}.kv_norm.weight"))
         self.register_buffer("sink", source.stored(f"{prefix}.attn_sink"))
-        owns_kv = layer.kv_source == layer.index
-        self.compressor = Compressor(source, layer, constants, operators) if owns_kv else None
-        self.index_keys = IndexKeys(source, layer, constants, operators) if owns_kv else None
-        self.indexer = Indexer(source, layer, constants, operators) if layer.index_source == layer.index else None
+        self.compressor = Compressor(source, layer, constants, operators) if layer.is_kv_source else None
+        self.index_keys = IndexKeys(source, layer, constants, operators) if layer.is_kv_source else None
+        self.indexer = Indexer(source, layer, constants, operators) if layer.is_index_source else None
 
     def store_entries(self, u: Tensor, step: StepContext) -> None:
         """Complete the entries and index keys that this step's rows u [T, d] close; once in a step, and only if the
