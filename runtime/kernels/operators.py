@@ -75,7 +75,7 @@ class Operators(Protocol):
         ...
 
     def index_scores(
-        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, block_tables: Tensor, visible: Tensor, *, width: int
     ) -> Tensor:
         """Scores of all entries up to ``width``, float32."""
         ...
@@ -160,14 +160,14 @@ class ReferenceOperators:
         return _compressor.pool_members(rows, members, tokens=self._compressor)
 
     def index_scores(
-        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, block_tables: Tensor, visible: Tensor, *, width: int
     ) -> Tensor:
         """Scores of all entries up to ``width``."""
         return _index.index_scores(
             q,
             head_weights,
             keys,
-            units,
+            block_tables,
             visible,
             width=width,
             queries=self._index_queries,

@@ -45,13 +45,13 @@ class Attention(nn.Module):
         They are exact whatever a later truncation drops, so a truncated step stores them from all its rows first.
         """
         layer = self.layer
-        if self.compressor is None or self.index_keys is None or layer.index in step.stored:
+        if self.compressor is None or self.index_keys is None or layer.index in step.completed:
             return
         assert layer.main is not None
         assert layer.index_keys is not None
         main, keys = step.cache.block_rows(layer.main), step.cache.block_rows(layer.index_keys)
         self.index_keys(self.compressor(u, main, step), keys, step)
-        step.stored.add(layer.index)
+        step.completed.add(layer.index)
 
     def forward(self, u: Tensor, step: StepContext) -> Tensor:
         """u [T, d] to [T, d]; stores this step's window rows, entries and index keys."""
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         entries = self._entries(u, qr, step)
 
         ring = step.cache.slot_rows(self.layer.swa)
-        index = step.ring(ring, c.sliding_window - 1)
+        index = step.ring(ring, c.sliding_window)
         # Earlier steps' rows are read before this step's rows take their places in the ring.
         window = WindowRows(ring.read_with(index.ring_offsets, stored), index.pool, index.valid)
         out = ops.sparse_attention(q, window, entries, self.sink, scale=c.head_dim**-0.5)
@@ -80,7 +80,7 @@ class Attention(nn.Module):
     def store_rows(self, stored: Tensor, step: StepContext) -> None:
         """Write the encoded rows of the step into the layer's ring, each at the place of its position."""
         ring = step.cache.slot_rows(self.layer.swa)
-        index = step.ring(ring, self.constants.sliding_window - 1)
+        index = step.ring(ring, self.constants.sliding_window)
         rows = stored.index_select(0, index.write_tokens)
         self.operators.kv_scatter(ring, index.write_slot, index.write_row, rows)
         step.counts.write("swa", self.layer.index, rows.shape[0])

@@ -166,12 +166,12 @@ def test_rounded_weights_are_relative_to_the_best_row_even_below_the_sink() -> N
 @given(queries=st.integers(1, 6), entries=st.integers(1, 12), width=st.integers(1, 11))
 def test_index_scores_equal_a_loop(queries: int, entries: int, width: int) -> None:
     q, weights, keys = rand(5, 3, 4), rand(5, 3, seed=1), rand(6, 4, 4, seed=2)
-    units = torch.tensor([[5, 1, 2]] * 2 + [[3, 4, 1]] * 3)
+    tables = torch.tensor([[5, 1, 2]] * 2 + [[3, 4, 1]] * 3)
     visible = torch.tensor([0, 1, 4, 7, 11])
-    found = index_scores(q, weights, region(keys), units, visible, width=width, queries=queries, entries=entries)
+    found = index_scores(q, weights, region(keys), tables, visible, width=width, queries=queries, entries=entries)
     for t in range(5):
         for j in range(width):
-            key = keys[units[t, j // 4], j % 4]
+            key = keys[tables[t, j // 4], j % 4]
             expected = (weights[t] * (q[t] @ key).relu()).sum() if j < visible[t] else torch.tensor(-torch.inf)
             close(found[t, j], expected)
 

@@ -50,7 +50,7 @@ def test_ring_places_are_written_once_and_hold_the_last_rows(make_driver: Any, e
     long, short = driver.add(range(200)), driver.add(range(5))
     driver.step([(short, 2)])
     index = context(driver, driver.batch([(long, 200), (short, 3)])).ring(
-        driver.cache.slot_rows(engine.plan.layers[0].swa), 127
+        driver.cache.slot_rows(engine.plan.layers[0].swa), 128
     )
     places = list(zip(index.write_slot.tolist(), index.write_row.tolist(), strict=True))
     assert len(set(places)) == len(places)
