@@ -72,6 +72,7 @@ class LLMEngine:
         self._requests: dict[int, Request] = {}  # by the scheduler's id: branches that it knows
         self._branch_ids = itertools.count(np.iinfo(np.uint64).max, -1)  # far from the callers' numbers
         self._families: dict[int, Request] = {}  # by the caller's number: the first branch of each
+        self._ends: dict[int, Finish] = {}  # by the scheduler's id: why branches end that were ended from here
         self._published: Reduction | None = None
         self._backoff = _FIRST_BACKOFF
         self._fault: str | None = None
@@ -258,6 +259,10 @@ class LLMEngine:
     def _post_process(self, step: StepView, requests: Sequence[Request], result: StepTokens) -> list[RequestOutput]:
         """Commit a step's tokens, give each request those that became output, and end what has to end."""
         confidences = np.zeros((step.num_rows, _CONFIDENCES_PER_ROW), np.uint16)
+        for index in result.sampled.failed:
+            request = requests[result.sampled_rows[index]]
+            self._core.finish(request.id, Reason.ERROR)
+            self._ends[request.id] = self._outputs.without_distribution(request)
         committed = self._core.commit(step.step_id, result.tokens, result.counts, confidences)
         for index, logprobs in result.sampled.logprobs.items():
             row = result.sampled_rows[index]
@@ -281,7 +286,7 @@ class LLMEngine:
             if stop is not None and not reason:
                 self._core.finish(request.id, Reason.STOP)
             if stop is not None:
-                request.finish = Finish("stop", stop)
+                self._ends[request.id] = Finish("stop", stop)
             if not reason and stop is None:
                 output = self._outputs.running(request)
                 if output is not None:
@@ -296,8 +301,8 @@ class LLMEngine:
         outputs = []
         for request_id, reason, stop_token in columns:
             request = self._requests.pop(request_id)
-            if request.finish is None:
-                request.finish = self._outputs.finish_of(request, Reason(reason), stop_token)
+            own = self._ends.pop(request_id, None)
+            request.finish = own or self._outputs.finish_of(request, Reason(reason), stop_token)
             # Branches that never began end with the prompt that they waited for.
             unborn = [b for b in request.family if not b.ended and b.id not in self._requests]
             for branch in (request, *unborn):

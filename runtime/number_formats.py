@@ -50,7 +50,7 @@ def reciprocal_ue8m0(scale: Tensor) -> Tensor:
 def decode_e4m3(codes: Tensor) -> Tensor:
     """uint8 codes to float32, same shape."""
     # Two codes a look-up: ten times faster on a CPU than the conversion of the float8 type.
-    flat = codes.reshape(-1)
+    flat = codes.reshape(-1).contiguous()
     count = flat.shape[0]
     if count % 2 or flat.storage_offset() % 2:
         flat = torch.nn.functional.pad(flat, (0, 2 - count % 2))

@@ -66,6 +66,15 @@ class OutputBuilder:
             return Finish("abort", "preempted")
         return Finish("abort" if reason == Reason.ABORT else "error")
 
+    def without_distribution(self, request: Request) -> Finish:
+        """The end of a request whose next token has no distribution, since a logit is no finite number."""
+        logger.warning(
+            "request %d failed after %d tokens: the model's logits are not finite, so there is no next token",
+            request.number,
+            len(request.token_ids),
+        )
+        return Finish("error", "logits_not_finite")
+
     def _warn_of_default(self, request: Request) -> None:
         reached = len(request.token_ids) >= request.max_tokens
         if reached and request.params.max_tokens_is_default and not self._warned_of_default:

@@ -38,8 +38,9 @@ class CompletionOutput:
     """One completion of a request.
 
     ``finish_reason`` is ``stop``, ``length``, ``abort``, ``error`` or None while it runs. ``stop_reason`` is the stop
-    string or stop token id that ended it, None for the end token, ``preempted`` when the cache ran out. ``logprobs``
-    holds one dict ``{token_id: Logprob}`` per token. The attributes after ``stop_reason`` are always None here.
+    string or stop token id that ended it, None for the end token, ``preempted`` when the cache ran out,
+    ``logits_not_finite`` when the model gave no distribution. ``logprobs`` holds one dict ``{token_id: Logprob}`` per
+    token. The attributes after ``stop_reason`` are always None here.
     """
 
     index: int

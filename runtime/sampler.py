@@ -86,10 +86,15 @@ class RowLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """``tokens`` int32 [K]; ``logprobs`` for the rows that asked for them."""
+    """``tokens`` int32 [K]; ``logprobs`` for the rows that asked for them.
+
+    ``failed`` are the rows whose logits give no distribution: one is NaN or infinite above, or none is finite. Their
+    token stands for nothing.
+    """
 
     tokens: NDArray[np.int32]
     logprobs: Mapping[int, RowLogprobs]
+    failed: Sequence[int] = ()
 
 
 class SamplingTable:
@@ -141,7 +146,11 @@ class Sampler:
             tokens[index] = sample_rows(
                 allowed[index], p.temperature[tile], p.top_k[tile], p.top_p[tile], p.min_p[tile], rows.uniforms[tile]
             )
-        return Sampled(tokens.numpy().astype(np.int32), self._logprobs(logits, tokens, p.num_logprobs))
+        # A NaN is the largest of its row.
+        failed = torch.nonzero(~logits.amax(dim=-1).isfinite()).view(-1).tolist()
+        # What was drawn from such a row may be no token of the vocabulary.
+        tokens[failed] = 0
+        return Sampled(tokens.numpy().astype(np.int32), self._logprobs(logits, tokens, p.num_logprobs), failed)
 
     def _logprobs(self, logits: Tensor, tokens: Tensor, wanted: Mapping[int, int]) -> dict[int, RowLogprobs]:
         asking = list(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deepinfer_gen.codegen.derive import records
+from deepinfer_gen.codegen.derive.faults import fault
 from deepinfer_gen.codegen.plan import PlanBuilder
 from deepinfer_gen.specs.resolved import Resolved
 
@@ -27,6 +28,7 @@ def derive(b: PlanBuilder, r: Resolved) -> None:
     )
     for previous, layer in zip((None, *sources), sources, strict=False):
         _source(b, layer, previous)
+        _check_elements(b, r, layer)
     end = {"offset": f"kv.source.{sources[-1]}.offset", "size": f"kv.source.{sources[-1]}.bytes"}
     b.formula(
         "kv.block_bytes",
@@ -103,4 +105,24 @@ def _source(b: PlanBuilder, layer: int, previous: int | None) -> None:
     for kind in ("main", "index"):
         records.scales_offset(
             b, kind, f"{prefix}.{kind}_scales_offset", start=f"{prefix}.{kind}_offset", rows=f"{prefix}.rows"
+        )
+
+
+def _check_elements(b: PlanBuilder, r: Resolved, layer: int) -> None:
+    """Index rows without scales are read as their elements, which begin at a multiple of their size.
+
+    Main rows always do: their region is aligned.
+    """
+    if b["kv.index_scale_bytes"]:
+        return
+    element, start = b.integer("kv.index_bits") // 8, b.integer(f"kv.source.{layer}.index_offset")
+    if start % element:
+        rows, row_bytes = b[f"kv.source.{layer}.rows"], b["kv.main_row_bytes"]
+        raise fault(
+            r,
+            ("kv.index_format", "kv.main_format", "kv.block_size"),
+            "DI440",
+            f"the index rows of layer {layer} in {b['kv.index_format']} begin behind {rows} main rows of {row_bytes}"
+            f" bytes, at byte {start} of a block, which is no multiple of their elements' {element} bytes",
+            "raise kv.block_size to a higher power of two, or choose a kv.index_format with smaller elements",
         )

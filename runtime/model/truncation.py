@@ -86,11 +86,11 @@ def check_truncation(plan: ModelPlan) -> None:
     if yoco is None:
         return
     window = plan.constants["sliding_window"]
-    if yoco.mode not in _MODES or not 0 < yoco.first_consumer_layer < len(plan.layers):
+    if yoco.mode not in _MODES or not 0 <= yoco.first_consumer_layer < len(plan.layers):
         raise _bad_plan(
             "DI425",
             f"{yoco} is no prefill truncation of {len(plan.layers)} layers: the mode is one of {', '.join(_MODES)}, and"
-            " the cut lies between two layers",
+            " the cut lies before a layer",
         )
     if yoco.keep_tokens < int(window):
         raise _bad_plan(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from step_batch import Row, batch_of
@@ -19,23 +22,29 @@ from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.resolve import resolve
 
-_SPEC = """\
-engine: {{name: random-model, type: NORMAL}}
-model: config.json
-hardware: cpu
-limits: {{max_num_seqs: 2, max_model_len: {tokens}}}
-kv: {{block_size: {block}}}
-speculative: {{nextn: 0, verify: fixed}}
-yoco: {{mode: 'off'}}
-schedule: {{zos: 'off'}}
-numerics: {{policy: float32_unquantized}}
-"""
+_SPEC: Mapping[str, Any] = {
+    "engine": {"name": "random-model", "type": "NORMAL"},
+    "model": "config.json",
+    "hardware": "cpu",
+    "limits": {"max_num_seqs": 2},
+    "speculative": {"nextn": 0},
+    "yoco": {"mode": "off"},
+    "schedule": {"zos": "off"},
+    "numerics": {"policy": "float32_unquantized"},
+}
 
 
-def compile_plan(folder: Path, *, tokens: int, block: int) -> Plan:
-    """The plan of an engine for the config.json in ``folder``: CPU, float32, nothing quantised, drafted or cut."""
+def compile_plan(folder: Path, *, tokens: int, block: int, **fields: Any) -> Plan:
+    """The plan of an engine for the config.json in ``folder``: CPU, float32, nothing quantised, drafted or cut.
+
+    ``section__field=value`` changes the spec.
+    """
+    written = copy.deepcopy(dict(_SPEC))
+    for name, value in {"limits__max_model_len": tokens, "kv__block_size": block, **fields}.items():
+        section, field = name.split("__")
+        written.setdefault(section, {})[field] = value
     spec = folder / "spec.yaml"
-    spec.write_text(_SPEC.format(tokens=tokens, block=block), encoding="utf-8")
+    spec.write_text(json.dumps(written, indent=1), encoding="utf-8")
     return derive(resolve(load_spec(spec)))
 
 
@@ -47,15 +56,20 @@ class PagedModel:
         self.layout = layout_content(plan)
         self.history = plan.integer("engram.history_tokens")
 
-    def logits(self, ids: Sequence[int], chunks: Sequence[int]) -> Tensor:
-        """Logits [n, vocab_size] of all tokens, run in chunks of the given lengths, which sum to n."""
+    def logits(self, ids: Sequence[int], chunks: Sequence[int], last: int | None = None) -> Tensor:
+        """Logits [n, vocab_size] of all tokens or the ``last`` ones, run in chunks of the given lengths.
+
+        The lengths sum to the number of ``ids``.
+        """
+        first = 0 if last is None else len(ids) - last
         cache = KVCache(self.layout, torch.device("cpu"))
         block_tokens = self.layout["block"]["tokens"]
         table = random.Random(len(ids)).sample(range(1, self.layout["block"]["count"]), -(-len(ids) // block_tokens))
         parts, start = [], 0
         for count in chunks:
             batch = batch_of([Row(ids, start, count, slot=1, table=table)], history=self.history)
-            parts.append(self.model(batch, cache, torch.arange(count)))
+            wanted = torch.arange(min(max(first - start, 0), count), count)
+            parts.append(self.model(batch, cache, wanted))
             start += count
         if start != len(ids):
             raise ValueError(f"the chunks hold {start} tokens, the prompt {len(ids)}")

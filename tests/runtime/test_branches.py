@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scripted_model import continuation
+from scripted_model import continuation, words
 
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.outputs import RequestOutput
@@ -31,7 +31,7 @@ def test_branches_differ_and_come_back_with_the_same_seed(llm: LLM) -> None:
     assert branches(generate(llm, [5, 9, 11], SEEDED)) == first[:1]
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("length", [1, 32, 63, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 31, 33, 64, 65))])
 def test_every_branch_reads_the_cache_of_the_whole_prompt(llm: LLM, length: int) -> None:
     # Blocks hold 32 tokens. With one candidate a branch follows the model's best token, as greedy decoding does.
     prompt = [3 + (7 * i) % 400 for i in range(length)]
@@ -87,6 +87,14 @@ def test_branches_end_each_for_their_own_reason(scripted: LLM) -> None:
     assert output.outputs[0].finish_reason == "stop"
     assert output.outputs[0].stop_reason == stops[0]
     assert output.metrics.num_generation_tokens == sum(len(c.token_ids) for c in output.outputs)
+
+
+def test_a_stop_string_may_end_all_branches_in_one_step(scripted: LLM) -> None:
+    tokens = continuation([5, 9], 3)
+    output = generate(scripted, [5, 9], SEEDED.clone(n=3, top_k=1, stop=[words(tokens[2:])]))
+    assert branches(output) == [tokens] * 3
+    assert [(c.finish_reason, c.text) for c in output.outputs] == [("stop", f" {words(tokens[:2])} ")] * 3
+    assert not scripted.llm_engine.has_unfinished_requests()
 
 
 def test_an_abort_ends_all_branches(scripted: LLM) -> None:

@@ -53,11 +53,11 @@ def test_every_ue8m0_code_and_its_reciprocal() -> None:
 
 
 def test_e4m3_reads_bytes_wherever_they_lie() -> None:
-    """Columns of a record, one record alone, a start at an odd byte, an odd number of them, none."""
+    """Columns of records, one column, one record alone, a start at an odd byte, an odd number of them, none."""
     records = torch.arange(51, dtype=torch.uint8).view(3, 17)
     assert torch.equal(decode_e4m3(records[:, 1:]), decode_e4m3(records)[:, 1:])
     assert torch.equal(decode_e4m3(records.view(-1)[1:33]), decode_e4m3(records).view(-1)[1:33])
-    for part in (records[:1, :16], records[2:, 1:], records[:, 5], records[1, 3]):
+    for part in (records[:1, :16], records[2:, 1:], records[:, 5], records[:2, 16:], records[1, 3]):
         assert same(decode_e4m3(part).reshape(-1), [E4M3[c] for c in part.reshape(-1).tolist()])
     assert decode_e4m3(records[:0, 1:]).shape == (0, 16)
     assert encode_e2m1(torch.zeros(0, 6)).shape == (0, 3)

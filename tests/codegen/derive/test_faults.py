@@ -24,6 +24,16 @@ def test_row_of_a_broken_byte(make, released):
     assert "index_head_dim 40" in found.message
 
 
+def test_elements_of_index_rows_begin_at_multiples_of_their_size(make, released):
+    narrow = replace(released, head_dim=96)  # 96 / 2 + 96 / 16 = 54 bytes a main row
+    one_row = {"kv.block_size": 2, "kv.index_format": "fp32"}
+    found = fault(make(one_row, model=narrow))
+    assert (found.code, found.place) == ("DI440", "case.yaml:7:3")
+    assert "fp32 begin behind 1 main rows of 54 bytes, at byte 54 " in found.message
+    for allowed in ({"kv.block_size": 4}, {"kv.index_format": "bf16"}, {"kv.index_format": "mxfp4_g32"}):
+        derive(make(one_row | allowed, model=narrow))
+
+
 def test_engram_tables_of_another_size(make, released):
     found = fault(make(model=replace(released, engram_num_embeddings=(384_006_168, 384_016_683))))
     assert (found.code, found.place) == ("DI101", "case.yaml")
