@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from deepinfer_gen.checkpoint_table import DemandedTensor, LayerParts, TensorSpec, unroll
 from deepinfer_gen.diagnostics import Diagnostic, InputError
@@ -77,7 +77,7 @@ def _tensors(plan: ModelPlan, constants: Constants) -> Iterable[DemandedTensor]:
         for layer in plan.layers
     ]
     operands = {
-        **{name: value for name, value in plan.constants.items() if isinstance(value, int)},
+        **asdict(constants),
         "tile_rows": constants.weight_tile_rows,
         "tile_columns": constants.weight_tile_columns,
         "target_layers": constants.dspark_num_target_layers,
