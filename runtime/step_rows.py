@@ -67,13 +67,13 @@ class StepRows:
 class Cut:
     """Which of a step's rows a layer runs and what its window holds, by where the model truncates a prefill.
 
-    The draft layers take the rows of their target layers.
+    Features of rows that are dropped at the cut are dropped with them, so the draft layers take the kept rows, wherever
+    their target layers lie.
     """
 
     def __init__(self, model: ModelPlan) -> None:
         self._first = model.yoco.first_consumer_layer if model.yoco else len(model.layers)
-        targets = model.draft.target_layers if model.draft else ()
-        self._drafts_behind = all(layer >= self._first for layer in targets)
+        self._truncates = model.yoco is not None
 
     def queries(self, layer: LayerPlan, rows: StepRows) -> Counts:
         """Queries that run in a layer of the backbone."""
@@ -85,11 +85,11 @@ class Cut:
 
     def targets(self, rows: StepRows) -> Counts:
         """Queries whose features the draft layers take."""
-        return rows.kept if self._drafts_behind else rows.queries
+        return rows.kept if self._truncates else rows.queries
 
     def held_by_drafts(self, rows: StepRows) -> Counts:
         """Positions whose window rows the draft layers hold after the step."""
-        return rows.keys - rows.floor if self._drafts_behind else rows.keys
+        return rows.keys - rows.floor if self._truncates else rows.keys
 
 
 def seen_by_queries(queries: Counts, keys: Counts, *, ratio: int = 1, most: int | None = None) -> int:
