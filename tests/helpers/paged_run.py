@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from spec_plan import spec_plan
 from step_batch import Row, batch_of
 from torch import Tensor
 
-from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import Model, load_model
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
 
 _SPEC: Mapping[str, Any] = {
     "engine": {"name": "random-model", "type": "NORMAL"},
@@ -39,13 +35,7 @@ def compile_plan(folder: Path, *, tokens: int, block: int, **fields: Any) -> Pla
 
     ``section__field=value`` changes the spec.
     """
-    written = copy.deepcopy(dict(_SPEC))
-    for name, value in {"limits__max_model_len": tokens, "kv__block_size": block, **fields}.items():
-        section, field = name.split("__")
-        written.setdefault(section, {})[field] = value
-    spec = folder / "spec.yaml"
-    spec.write_text(json.dumps(written, indent=1), encoding="utf-8")
-    return derive(resolve(load_spec(spec)))
+    return spec_plan(folder, _SPEC, limits__max_model_len=tokens, kv__block_size=block, **fields)
 
 
 class PagedModel:
