@@ -43,6 +43,7 @@ SETTINGS: dict[str, Value] = {
     "speculative.max_backtracking_tokens": 6,
     "graphs.batch_size_interval": 8,
     "eplb.min_redundant_per_rank": 1,
+    "determinism.batch_invariant": False,
     "numerics.policy": "released",
 }
 

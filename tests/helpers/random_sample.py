@@ -6,23 +6,30 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-from paged_run import PagedModel, compile_plan
+from paged_run import PagedModel, PagedRun, compile_plan
 from random_checkpoint import write_checkpoint
 from random_config import RandomModel, draw_model, draw_prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``logits`` and ``chunked`` float32 [n, vocab_size]: of all ``ids``, in one step and in steps of ``chunks``."""
+    """``whole`` and ``chunked``: the n prompt tokens in one step and in steps of ``chunks``.
+
+    ``ids`` are those n, then the token that the last draft pass starts from and the choices of its ``nextn`` drafts.
+    """
 
     folder: Path
     model: RandomModel
     ids: list[int]
+    nextn: int
     chunks: list[int]
-    logits: NDArray[np.float32]
-    chunked: NDArray[np.float32]
+    whole: PagedRun
+    chunked: PagedRun
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.ids) - 1 - self.nextn
 
     @property
     def roles(self) -> str:
@@ -38,13 +45,17 @@ def make_sample(folder: Path, seed: int, number: int, *, longest: int = 200) -> 
     """
     rng = random.Random(f"{seed}.{number}")
     model = draw_model(rng)
-    ids = draw_prompt(rng, model, rng.randint(longest // 2, longest))
+    prompt = draw_prompt(rng, model, rng.randint(longest // 2, longest))
     write_checkpoint(folder, model, rng.randrange(2**31))
-    plan = compile_plan(folder, tokens=longest, block=rng.choice([4, 16, 32]))
+    block = rng.choice([4, 16, 32])
+    chunks = _draw_chunks(rng, len(prompt))
+    text = model.config["text_config"]
+    nextn = rng.randint(1, text["dspark_block_size"]) if text["num_nextn_predict_layers"] else 0
+    ids = prompt + [rng.randrange(model.tokenizer.tokens) for _ in range(1 + nextn)]
+    # Room for a block of drafts behind the longest prompt.
+    plan = compile_plan(folder, tokens=longest + text["dspark_block_size"], block=block, speculative__nextn=nextn)
     paged = PagedModel(plan, folder)
-    chunks = _draw_chunks(rng, len(ids))
-    logits, chunked = paged.logits(ids, [len(ids)]).numpy(), paged.logits(ids, chunks).numpy()
-    return Sample(folder, model, ids, chunks, logits, chunked)
+    return Sample(folder, model, ids, nextn, chunks, paged.run(ids, [len(prompt)]), paged.run(ids, chunks))
 
 
 def _draw_chunks(rng: random.Random, total: int) -> list[int]:

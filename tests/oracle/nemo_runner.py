@@ -1,9 +1,10 @@
 """Runs nemo-automodel on checkpoint folders; started by ``second_opinion.py`` with the interpreter that has it.
 
-For each folder it reads ``prompt.npz`` (``ids``) and writes ``nemo.npz``: ``logits`` [n, vocab] of all rows in float32
-without cache quantisation; ``margin`` [n], how narrowly its choices (experts, blocks, entries, signs of Engram gates)
-were decided in each row; ``choices``, how many refused something that could have been chosen. ``error`` is what it
-refused the folder with.
+For each folder it reads ``prompt.npz`` (``ids``, ``nextn``, ``anchors``) and writes ``nemo.npz``: ``logits`` [n, vocab]
+of all rows in float32 without cache quantisation; ``margin`` [n], how narrowly its choices (experts, blocks, entries,
+signs of Engram gates) were decided in each row; ``choices``, how many refused something that could have been chosen.
+Where ``nextn`` is not 0 the drafts behind the ``anchors`` first tokens: ``draft_logits`` [anchors, nextn, vocab],
+``confidences`` [anchors, nextn], and their ``draft_margin`` [anchors]. ``error`` is what it refused the folder with.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from nemo_automodel.components.models.common import BackendConfig
-from nemo_automodel.components.models.deepseek_v41 import attention
+from nemo_automodel.components.models.deepseek_v41 import attention, dspark
 from nemo_automodel.components.models.deepseek_v41.config import DeepseekV41Config
+from nemo_automodel.components.models.deepseek_v41.dspark import DeepseekV41DSparkBackbone, DeepseekV41DSparkModel
 from nemo_automodel.components.models.deepseek_v41.model import DeepseekV41ForCausalLM
 from safetensors.torch import load_file
 from torch import Tensor
@@ -87,8 +89,8 @@ def _choosing(choices: Choices) -> Iterator[None]:
         torch.topk, Tensor.topk, torch.copysign = before
 
 
-def load(folder: Path) -> Any:
-    """The backbone in float32; every tensor of the checkpoint but the draft layers' must find its place."""
+def load(folder: Path, *, drafts: bool) -> tuple[Any, Any]:
+    """Backbone and drafter (None without ``drafts``) in float32; every tensor of the checkpoint finds its place."""
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     text = content["text_config"]
     shared = text["n_shared_experts"]
@@ -100,28 +102,80 @@ def load(folder: Path) -> Any:
         attn="eager", linear="torch", rms_norm="torch_fp32", rope_fusion=False, experts="torch", dispatcher="torch"
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    model = DeepseekV41ForCausalLM(config, backend=backend, tokenizer=tokenizer)
+    parts: list[Any] = [DeepseekV41ForCausalLM(config, backend=backend, tokenizer=tokenizer), None]
+    if drafts:
+        parts[1] = DeepseekV41DSparkModel(config.text_config, backend, num_anchors=1, enable_confidence_head=True)
     stored: dict[str, Tensor] = {}
     for shard in sorted(folder.glob("*.safetensors")):
         stored |= load_file(shard)
-    model.load_state_dict(model.state_dict_adapter.from_hf(stored), strict=True)
-    return model.eval().float()
+    for part in filter(None, parts):
+        # The adapter empties the mapping that it is given.
+        part.load_state_dict(part.state_dict_adapter.from_hf(dict(stored)), strict=True)
+        part.eval().float()
+    return parts[0], parts[1]
 
 
 def run(folder: Path) -> dict[str, Any]:
     """What ``nemo.npz`` holds."""
     with np.load(folder / "prompt.npz") as prompt:
-        ids = torch.from_numpy(prompt["ids"].astype(np.int64)).unsqueeze(0)
-    model, choices = load(folder), Choices(ids.shape[1])
+        ids, nextn, anchors = (torch.from_numpy(prompt[name]) for name in ("ids", "nextn", "anchors"))
+    count = len(ids) - 1 - int(nextn)
+    model, drafter = load(folder, drafts=bool(nextn))
+    choices, features = Choices(count), dict[int, Tensor]()
     with torch.inference_mode(), _choosing(choices):
-        logits = model(ids).logits[0]
-    return {"logits": logits.numpy(), "margin": choices.margin.numpy(), "choices": choices.choices, "error": ""}
+        for layer in model.config.text_config.dspark_target_layer_ids:
+            # Of a target layer the drafter sees what its attention sees: its streams behind the Engram.
+            model.model.layers[str(layer)].attn_hc.register_forward_pre_hook(_keep(features, layer))
+        logits = model(ids[:count].unsqueeze(0)).logits[0]
+    answer = {"logits": logits.numpy(), "margin": choices.margin.numpy(), "choices": choices.choices, "error": ""}
+    if drafter is not None:
+        seen = torch.cat([features[layer].mean(2) for layer in sorted(features)], 2)
+        answer |= draft(drafter, seen, ids, anchors, int(nextn))
+    return answer
+
+
+def draft(drafter: Any, features: Tensor, ids: Tensor, anchors: Tensor, nextn: int) -> dict[str, Any]:
+    """One block behind the first p tokens for each p of ``anchors``: from token p, the tokens after it being chosen."""
+    block = drafter.config.dspark_block_size
+    inputs = torch.full((len(anchors), block), drafter.config.dspark_noise_token_id)
+    inputs[:, 0] = ids[anchors]
+    # What stands before each draft; the drafts behind ``nextn`` are not compared.
+    before = ids[(anchors.unsqueeze(1) + torch.arange(block)).clamp(max=len(ids) - 1)]
+    places, every = anchors.unsqueeze(0), torch.ones(1, len(anchors), dtype=torch.bool)
+    choices, states = Choices(inputs.numel()), dict[int, Tensor]()
+    drafter.mtp[-1].norm.register_forward_pre_hook(_keep(states, 0))
+    with torch.inference_mode(), _choosing(choices):
+        out = DeepseekV41DSparkBackbone.forward(
+            drafter,
+            drafter.embed_tokens(inputs.view(1, -1)),
+            features,
+            position_ids=drafter.build_position_ids(places, features.shape[1]),
+            attention_mask=drafter.build_attention_mask(places, every, features.shape[1], torch.float32),
+            previous_token_ids=before.reshape(1, -1),
+        )
+        logits = drafter.compute_logits(out.normalized_hidden_states) + out.transition_logits
+        # Its own training normalises what the confidence head reads; the released weights expect the state itself.
+        last = drafter.mtp[-1]
+        confidences = last.confidence_head(states[0], last.markov_head.embed(before.reshape(1, -1)))
+    return {
+        "draft_logits": logits.view(*inputs.shape, -1)[:, :nextn].numpy(),
+        "confidences": confidences.view(inputs.shape)[:, :nextn].numpy(),
+        "draft_margin": choices.margin.view(inputs.shape).amin(1).numpy(),
+    }
+
+
+def _keep(kept: dict[int, Tensor], key: int) -> Any:
+    def hook(_module: Any, inputs: tuple[Tensor, ...]) -> None:
+        kept[key] = inputs[0].clone()
+
+    return hook
 
 
 def main(folders: list[str]) -> None:
     """Run every folder; a refusal is an answer too."""
     torch.set_num_threads(1)
-    attention.quantize_cache = lambda values, **_: values
+    for module in (attention, dspark):
+        module.quantize_cache = lambda values, **_: values
     for name in folders:
         try:
             answer = run(Path(name))

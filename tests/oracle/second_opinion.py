@@ -1,8 +1,9 @@
 """Compares this model with nemo-automodel 0.7.0 on random small models: ``python tests/oracle/second_opinion.py``.
 
 Each model is drawn from the config schema, written as a checkpoint in the released formats, compiled, loaded and run
-over paged caches, at once and in chunks; nemo-automodel runs the same folder in an interpreter of its own, float32
-without cache quantisation on both sides. Prints a Markdown table and a verdict, and exits with 1 where they disagree.
+over paged caches, at once and in chunks, with a draft pass behind each chunk; nemo-automodel runs the same folder in an
+interpreter of its own, float32 without cache quantisation on both sides. Prints a Markdown table and a verdict, and
+exits with 1 where they disagree.
 
 What nemo-automodel answers is in ``nemo.npz`` beside the checkpoint (``nemo_runner.py``). Each of its arrays that this
 side also has is one more entry of ``Result.sides``.
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "helpers")]
@@ -32,9 +34,11 @@ from random_sample import Sample, make_sample  # noqa: E402
 # Near-ties are a matter of luck; more of them than this hide what the comparison is for.
 _MOST_NEAR_TIES = 0.1
 _VERDICTS = ("agree", "near-tie", "DISAGREE")
+# The sides that compare the prompt's rows; the others compare drafts.
+_PROMPT = ("chunked", "logits")
 _COLUMNS = (
     "model", "layers", "streams", "heads × dim", "top-k, blocks × size", "window", "experts", "n-grams", "rows",
-    "choices", "max abs", "median", "relative", "argmax", "chunked", "verdict",
+    "choices", "max abs", "median", "relative", "argmax", "chunked", "drafts", "draft logits", "confidence", "verdict",
 )  # fmt: skip
 
 
@@ -79,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
             make_sample(folder / str(n), options.seed, n, longest=options.longest) for n in range(options.configs)
         ]
         if options.alone:
-            results = [Result(n, sample, _alone(sample)) for n, sample in enumerate(samples)]
+            results = [Result(n, sample, alone(sample)) for n, sample in enumerate(samples)]
         else:
             _ask_nemo(interpreter(options.venv), samples)
             results = [_compared(n, sample) for n, sample in enumerate(samples)]
@@ -91,7 +95,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _ask_nemo(python: Path, samples: Sequence[Sample]) -> None:
     for sample in samples:
-        np.savez(sample.folder / "prompt.npz", ids=np.array(sample.ids))
+        anchors = np.array(sample.chunked.anchors, np.int64)
+        np.savez(sample.folder / "prompt.npz", ids=np.array(sample.ids), nextn=sample.nextn, anchors=anchors)
     command = [str(python), str(HERE / "nemo_runner.py"), *(str(sample.folder) for sample in samples)]
     # Compiling a function anew for each model's sizes takes minutes and ends at a limit.
     environment = os.environ | {"TORCHDYNAMO_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
@@ -101,18 +106,50 @@ def _ask_nemo(python: Path, samples: Sequence[Sample]) -> None:
 def _compared(number: int, sample: Sample) -> Result:
     with np.load(sample.folder / "nemo.npz") as answer:
         if str(answer["error"]):
-            return Result(number, sample, _alone(sample), refused=str(answer["error"]))
-        margin = answer["margin"]
+            return Result(number, sample, alone(sample), refused=str(answer["error"]))
+        margin, logits = answer["margin"], sample.whole.logits.numpy()
         sides = {
-            "chunked": compare(sample.chunked, sample.logits, margin),
-            "logits": compare(sample.logits, answer["logits"], margin),
+            "chunked": compare(sample.chunked.logits.numpy(), logits, margin),
+            "logits": compare(logits, answer["logits"], margin),
         }
+        if sample.nextn:
+            parted = sides["logits"] if sides["logits"].agreed < sample.rows else None
+            sides |= _drafts(sample, answer["draft_logits"], answer["confidences"], answer["draft_margin"], parted)
         return Result(number, sample, sides, int(answer["choices"]))
 
 
-def _alone(sample: Sample) -> dict[str, Agreement]:
-    """Without the other side's margins no difference is explained."""
-    return {"chunked": compare(sample.chunked, sample.logits, np.full(len(sample.ids), np.inf))}
+def _drafts(
+    sample: Sample,
+    logits: NDArray[np.float32],
+    confidences: NDArray[np.float32],
+    margin: NDArray[np.float32],
+    parted: Agreement | None,
+) -> dict[str, Agreement]:
+    """The drafts behind each chunk against the other side's; ``parted`` is where the prompts' rows were.
+
+    A draft block is explained by its own near-ties, and by those of the rows that it reads.
+    """
+    if parted is not None:
+        margin = np.where(np.array(sample.chunked.anchors) > parted.agreed, np.minimum(margin, parted.margin), margin)
+    margin = np.repeat(margin, sample.nextn)
+    run = sample.chunked
+    return {
+        "drafts": compare(run.draft_logits.flatten(0, 1).numpy(), logits.reshape(-1, logits.shape[2]), margin),
+        "confidence": compare(run.confidences.view(-1, 1).numpy(), confidences.reshape(-1, 1), margin),
+    }
+
+
+def alone(sample: Sample) -> dict[str, Agreement]:
+    """Without the other side: chunks against one step, whose only drafts are those behind the whole prompt."""
+    never = np.full(sample.rows, np.inf, np.float32)
+    sides = {"chunked": compare(sample.chunked.logits.numpy(), sample.whole.logits.numpy(), never)}
+    if sample.nextn:
+        last, never = sample.chunked.draft_logits[-1].numpy(), never[: sample.nextn]
+        sides["drafts"] = compare(last, sample.whole.draft_logits[-1].numpy(), never)
+        sides["confidence"] = compare(
+            sample.chunked.confidences[-1:].T.numpy(), sample.whole.confidences[-1:].T.numpy(), never
+        )
+    return sides
 
 
 def table(results: Sequence[Result]) -> list[str]:
@@ -127,6 +164,8 @@ def _cells(result: Result) -> list[str]:
     figures = ["", "", "", ""]
     if logits:
         figures = [f"{logits.largest:.1e}", f"{logits.typical:.1e}", f"{logits.relative:.1e}", f"{logits.argmax:.1%}"]
+    drafts, confidence = (result.sides.get(name) for name in ("drafts", "confidence"))
+    shape = f"{text['num_nextn_predict_layers']} layers, {result.sample.nextn} of {text['dspark_block_size']}"
     parted = not result.refused and result.worst.agreed < result.worst.rows
     where = f" at row {result.worst.agreed}, margin {result.worst.margin:.0e}" if parted else ""
     return [
@@ -138,10 +177,13 @@ def _cells(result: Result) -> list[str]:
         str(text["sliding_window"]),
         f"{text['num_experts_per_tok']} of {text['n_routed_experts']} + {text['n_shared_experts']}",
         f"{tables} × {text['engram_vocab_size']}" if tables else "",
-        str(len(result.sample.ids)),
+        str(result.sample.rows),
         str(result.choices),
         *figures,
         f"{result.sides['chunked'].largest:.1e}",
+        f"{shape}; {drafts.rows}" if drafts else "",
+        f"{drafts.relative:.1e}" if drafts else "",
+        f"{confidence.relative:.1e}" if confidence else "",
         result.verdict + where,
     ]
 
@@ -156,12 +198,15 @@ def verdict(results: Sequence[Result]) -> list[str]:
 
 
 def _summary(results: Sequence[Result]) -> str:
-    rows = sum(len(r.sample.ids) for r in results)
-    agreed = sum(min(side.agreed for side in r.sides.values()) for r in results if not r.refused)
+    rows = sum(r.sample.rows for r in results)
+    agreed = sum(min(r.sides[s].agreed for s in _PROMPT if s in r.sides) for r in results if not r.refused)
+    drafts = [side for r in results for name, side in r.sides.items() if name == "drafts"]
     counts = {v: sum(r.verdict == v for r in results) for v in _VERDICTS}
     return (
         f"{counts['agree']} of {len(results)} models agree on all rows, {counts['near-tie']} up to a near-tie:"
-        f" {agreed} of {rows} rows before any. Tolerance {TOLERANCE:.0e} relative; torch {torch.__version__}."
+        f" {agreed} of {rows} rows before any, and {sum(d.agreed for d in drafts)} of"
+        f" {sum(d.rows for d in drafts)} drafts of {len(drafts)} models."
+        f" Tolerance {TOLERANCE:.0e} relative; torch {torch.__version__}."
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from agreement import compare
-from oracle.second_opinion import Result, verdict
+from oracle.second_opinion import Result, alone, verdict
 from random_config import draw_model
 from random_sample import make_sample
 
@@ -30,11 +30,12 @@ def _one_thread() -> Iterator[None]:
 
 def check(folder: Path, number: int) -> None:
     sample = make_sample(folder, SEED, number)
-    assert np.isfinite(sample.logits).all()
+    assert sample.whole.logits.isfinite().all()
     # Weights are scaled to keep the logits near 1: a formula that loses its input would not.
-    assert 0.5 < sample.logits.std() < 2
-    found = compare(sample.chunked, sample.logits, np.full(len(sample.ids), np.inf, np.float32))
-    assert found.verdict == "agree", (sample.roles, sample.chunks, found)
+    assert 0.5 < sample.whole.logits.std() < 2
+    sides = alone(sample)
+    assert set(sides) == ({"chunked", "drafts", "confidence"} if sample.nextn else {"chunked"})
+    assert Result(number, sample, sides).verdict == "agree", (sample.roles, sample.chunks, sides)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -85,9 +86,9 @@ def test_a_difference_is_found_and_only_a_near_tie_explains_it() -> None:
 
 def test_the_comparison_fails_on_a_refusal_a_disagreement_and_on_many_near_ties(tmp_path: Path) -> None:
     sample = make_sample(tmp_path, SEED, 0)
-    margin = np.full(len(sample.ids), 1e-7, np.float32)
-    same, parted = compare(sample.logits, sample.logits, margin), compare(-sample.logits, sample.logits, margin)
-    differs = compare(-sample.logits, sample.logits, 1000 * margin)
+    margin, logits = np.full(sample.rows, 1e-7, np.float32), sample.whole.logits.numpy()
+    same, parted = compare(logits, logits, margin), compare(-logits, logits, margin)
+    differs = compare(-logits, logits, 1000 * margin)
     agreed, near = Result(0, sample, {"logits": same}), Result(1, sample, {"chunked": same, "logits": parted})
     assert verdict([agreed] * 10) == []
     assert verdict([agreed] * 9 + [near]) == []

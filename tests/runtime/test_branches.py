@@ -31,7 +31,7 @@ def test_branches_differ_and_come_back_with_the_same_seed(llm: LLM) -> None:
     assert branches(generate(llm, [5, 9, 11], SEEDED)) == first[:1]
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 64, 65])
+@pytest.mark.parametrize("length", [1, 32, 63, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 31, 33, 64, 65))])
 def test_every_branch_reads_the_cache_of_the_whole_prompt(llm: LLM, length: int) -> None:
     # Blocks hold 32 tokens. With one candidate a branch follows the model's best token, as greedy decoding does.
     prompt = [3 + (7 * i) % 400 for i in range(length)]

@@ -27,7 +27,7 @@ def prompt(reference: Mapping[str, Any], length: int) -> dict[str, list[int]]:
     return {"prompt_token_ids": reference[f"p{length}_ids"].tolist()}
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", [3, 129, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 127, 128, 300))])
 def test_each_prompt_alone(llm: LLM, reference: Mapping[str, Any], length: int) -> None:
     (output,) = llm.generate(prompt(reference, length), GREEDY, use_tqdm=False)
     assert output.outputs[0].token_ids == reference[f"p{length}_greedy"].tolist()

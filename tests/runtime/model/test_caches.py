@@ -17,6 +17,7 @@ from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.kv_cache import KVCache
+from deepinfer_gen.runtime.model.draft_context import DraftRows
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.plan_types import Region
 from deepinfer_gen.specs.load import load_spec
@@ -37,15 +38,18 @@ STORES = [
 
 @pytest.fixture(scope="module")
 def compiled(helpers: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """``compiled(policy, formats, layout)``: the compiler's layout of such an engine and the model that runs it."""
+    """``compiled(policy, formats, layout)``: the compiler's layout of such an engine and the model that runs it.
+
+    With ``nextn`` it drafts as many tokens.
+    """
     folder = tmp_path_factory.mktemp("specs")
 
     @cache
-    def build(policy: str, formats: str, layout: str) -> tuple[Any, Any]:
+    def build(policy: str, formats: str, layout: str, nextn: int = 0) -> tuple[Any, Any]:
         spec = folder / "spec.yaml"
         spec.write_text(
             "engine: {name: caches}\nmodel: tiny-v41\nhardware: cpu\nlimits: {max_num_seqs: 16, max_model_len: 400}\n"
-            f"kv: {{num_blocks: 200, block_size: 16, row_layout: {layout}{formats}}}\nspeculative: {{nextn: 0}}\n"
+            f"kv: {{num_blocks: 200, block_size: 16, row_layout: {layout}{formats}}}\nspeculative: {{nextn: {nextn}}}\n"
             f"yoco: {{mode: off}}\nschedule: {{zos: off}}\nnumerics: {{policy: {policy}}}\n"
         )
         plan = derive(resolve(load_spec(spec)))
@@ -112,6 +116,37 @@ def test_a_step_writes_only_its_rows(
         assert found.any(1).tolist() == permitted.any(1).tolist()
         # The upper byte of a bf16 value is often that of the row before it.
         assert found.sum() > 0.8 * permitted.sum(), "the rows themselves must be written"
+
+
+@pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
+def test_several_rows_and_their_drafts_write_only_theirs(
+    policy: str, formats: str, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
+) -> None:
+    """A verification row, a chunk and padding beside two sequences that wait; the rings of the draft layers too."""
+    engine, model = compiled(policy, formats, layout, 5)
+    driver = make_driver(engine, model)
+    rows = [(driver.add(oracle["p300_ids"]), before, count) for before, count in ((131, 6), (20, 30), (3, 0), (140, 0))]
+    driver.cache.blocks.fill_(0xA5)
+    driver.cache.slots.fill_(0xA5)
+    for sequence, before, _ in rows:
+        driver.step([(sequence, before)])
+    batch = driver.batch([(sequence, count) for sequence, _, count in rows if count], padding=[2])
+    parts = [expected_writes(engine, sequence, before, before + count) for sequence, before, count in rows]
+    allowed = [np.logical_or.reduce(part) for part in zip(*parts, strict=True)]
+    earlier = driver.cache.blocks.clone(), driver.cache.slots.clone()
+    driver.model(batch, driver.cache, torch.tensor([0]))
+    stepped = driver.cache.blocks.clone(), driver.cache.slots.clone()
+    for before, after, permitted in zip(earlier, stepped, allowed, strict=True):
+        found = (before != after).numpy()[1:]
+        assert not (found & ~permitted[1:]).any()
+        assert found.any(1).tolist() == permitted[1:].any(1).tolist()
+        assert found.sum() > 0.8 * permitted[1:].sum(), "the rows themselves must be written"
+    assert len([r for r in engine.layout["state"]["regions"] if r["kind"] == "swa"]) == 13, "draft layers among them"
+    places_of_rows = torch.tensor([sequence.done for sequence, *_ in rows])
+    slots = torch.tensor([sequence.slot for sequence, *_ in rows])
+    model.draft(DraftRows(torch.full_like(slots, 7), places_of_rows, slots), driver.cache)
+    assert torch.equal(driver.cache.blocks, stepped[0])
+    assert torch.equal(driver.cache.slots, stepped[1])
 
 
 @pytest.mark.parametrize(("policy", "formats", "layout"), STORES)

@@ -35,7 +35,7 @@ def test_prefill_and_greedy_alone(length: int, make_driver: Any, oracle: Mapping
     assert tokens == oracle[f"p{length}_greedy"].tolist()
 
 
-@pytest.mark.parametrize("chunk", [1, 6, 7, 50, 64, 300])
+@pytest.mark.parametrize("chunk", [6, 64, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 7, 50, 300))])
 def test_prefill_in_chunks_and_greedy_in_one_batch(chunk: int, make_driver: Any, oracle: Mapping[str, Any]) -> None:
     driver = make_driver()
     # Earlier requests leave their bytes in blocks and slots and their blocks in another order.

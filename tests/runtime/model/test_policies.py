@@ -100,7 +100,9 @@ WHOLE_MODEL = {"float32_unquantized": 1.0, "float32": 0.97, "bf16": 0.9, "releas
 """Least share of rows whose best token is the reference's."""
 
 
-@pytest.mark.parametrize("name", WHOLE_MODEL)
+@pytest.mark.parametrize(
+    "name", ["released", *(pytest.param(n, marks=pytest.mark.long) for n in WHOLE_MODEL if n != "released")]
+)
 def test_whole_model(name: str, tmp_path: Path, make_driver: Any, helpers: Any, capsys: Any) -> None:
     """Reported, and bounded loosely: a code that flips in one layer is amplified by all that follow."""
     compiled = compiled_tiny(tmp_path, numerics__policy=name)

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draft_and_verify import draft
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.batch import ForwardBatch
+from deepinfer_gen.runtime.kernels.reference import hyper_connection, norm
+from deepinfer_gen.runtime.model import engram
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.model.step_context import StepContext
 
@@ -46,6 +49,31 @@ def test_ring_places_are_written_once_and_hold_the_last_rows(make_driver: Any, e
     assert len(set(places)) == len(places)
     assert places == [(long.slot, p % 129) for p in range(71, 200)] + [(short.slot, p) for p in (2, 3, 4)]
     assert index.write_tokens.tolist() == [*range(71, 203)]
+
+
+def test_trap_12_every_norm_has_the_configured_eps(
+    make_drafting_driver: Any, drafting_engine: Any, helpers: Any, checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of attention, compressors, index keys, streams, Engrams, drafter and head; the usual 1e-20 hides another."""
+    constants = {**drafting_engine.plan.constants, "rms_norm_eps": 0.25}
+    plan = helpers.replace(drafting_engine.plan, constants=constants)
+    driver = make_drafting_driver()
+    driver.model = load_model(plan, helpers.kernel_table(helpers.tiles), checkpoint)
+    seen: list[float] = []
+
+    def recorded(x: torch.Tensor, eps: float) -> torch.Tensor:
+        seen.append(eps)
+        return (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+    for module in (norm, hyper_connection, engram):
+        monkeypatch.setattr(module, "inverse_rms", recorded)
+    sequence = driver.add(range(5))
+    driver.step([(sequence, 5)])
+    # A layer has 4 norms and 2 sites of streams, a KV source 2 more, an Engram 2; drafter: input and 3 keys; the head.
+    assert seen == [0.25] * (10 * 6 + 3 * 2 + 2 * 2 + 4 + 1)
+    seen.clear()
+    draft(driver, [sequence], [7])
+    assert seen == [0.25] * (3 * 6 + 1)
 
 
 def test_trap_14_bias_chooses_and_does_not_weigh(model: Any) -> None:
