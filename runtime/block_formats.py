@@ -79,9 +79,10 @@ def dequantize_nvfp4(data: Tensor, scale: Tensor) -> Tensor:
 def dequantize_tiles(data: Tensor, scale: Tensor, tile: tuple[int, int]) -> Tensor:
     """The float32 values [N, K] of a weight: e4m3 codes [N, K], one ue8m0 scale for each tile of (rows, columns).
 
-    ``scale`` is [ceil(N / rows), ceil(K / columns)]; tiles at the end may be cut.
+    ``scale`` is [ceil(N / rows), ceil(K / columns)]; tiles at the end may be cut, and one may exceed the weight.
     """
-    (n, k), (rows, columns) = data.shape, tile
+    (n, k) = data.shape
+    rows, columns = min(tile[0], n), min(tile[1], k)
     if n % rows:
         data = torch.nn.functional.pad(data, (0, 0, 0, -n % rows))
     factors = decode_ue8m0(scale).repeat_interleave(columns, 1)[:, :k]

@@ -10,7 +10,7 @@ import numpy as np
 
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.plan_types import LayerPlan, ModelPlan
-from deepinfer_gen.runtime.step_rows import Counts, StepRows, seen_by_queries
+from deepinfer_gen.runtime.step_rows import Counts, Cut, StepRows, seen_by_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,7 @@ class BytesEstimator:
     def __init__(self, model: ModelPlan, plan: Mapping[str, Mapping[str, Any]]) -> None:
         """``plan`` maps Plan keys to mappings with ``value``, as ``plan.json`` does."""
         self._model, self._constants = model, Constants.of(model)
-        self._cut = model.yoco.first_consumer_layer if model.yoco else len(model.layers)
-        self._plan = plan
-        targets = model.draft.target_layers if model.draft else ()
-        self._targets_behind_cut = all(layer >= self._cut for layer in targets)
+        self._cut, self._plan = Cut(model), plan
 
     def step(self, rows: StepRows, *, chosen_experts: Mapping[int, int] | None = None) -> StepBytes:
         """Bytes of a step on one rank of an expert group whose ranks all run steps like this one.
@@ -55,7 +52,7 @@ class BytesEstimator:
         ``chosen_experts``: how many distinct experts of this rank were chosen in each layer that ran; without it, how
         many a uniform choice is expected to hit.
         """
-        layers = [(layer, self._queries(layer, rows)) for layer in self._model.layers]
+        layers = [(layer, self._cut.queries(layer, rows)) for layer in self._model.layers]
         row = self._value("engram.tables_per_layer") * self._value("weights.engram_row_bytes")
         return StepBytes(
             dense_weights=self._dense(rows),
@@ -70,27 +67,20 @@ class BytesEstimator:
         value: int = self._plan[key]["value"]
         return value
 
-    def _queries(self, layer: LayerPlan, rows: StepRows) -> Counts:
-        return rows.kept if layer.index >= self._cut else rows.queries
-
-    def _held(self, layer: LayerPlan, rows: StepRows) -> Counts:
-        """Positions whose window rows a layer holds after the step."""
-        return rows.keys - rows.floor if layer.index >= self._cut else rows.keys
-
     def _dense(self, rows: StepRows) -> int:
         value, total = self._value, rows.tokens * self._value("weights.embed_row_bytes")
         for layer in self._model.layers:
-            if layer.kv_source == layer.index and rows.tokens:
+            if layer.is_kv_source and rows.tokens:
                 total += value("weights.kv_source.bytes")
                 total += value("weights.gated_source.bytes") if layer.ca_state else 0
-            if self._queries(layer, rows).any():
+            if self._cut.queries(layer, rows).any():
                 total += value("weights.layer.bytes") + value("weights.gate.bytes")
-                total += value("weights.index_source.bytes") if layer.index_source == layer.index else 0
+                total += value("weights.index_source.bytes") if layer.is_index_source else 0
                 total += value("weights.engram.bytes") if layer.engram else 0
         if rows.logits_rows:
             total += value("weights.globals.head.bytes") + value("weights.globals.norm.bytes")
         draft = self._model.draft
-        if draft and self._targets(rows).any():
+        if draft and self._cut.targets(rows).any():
             total += value("weights.draft_first.bytes")
             if rows.drafting.any():
                 total += len(draft.layers) * (value("weights.layer.bytes") + value("weights.draft_gate.bytes"))
@@ -105,7 +95,7 @@ class BytesEstimator:
         if chosen is not None:
             return float(sum(chosen.values()) * expert)
         hit = sum(
-            self._expected(layer, int(self._queries(layer, rows).sum()), "parallel.local_experts")
+            self._expected(layer, int(self._cut.queries(layer, rows).sum()), "parallel.local_experts")
             for layer in self._model.layers
         )
         if draft := self._model.draft:
@@ -121,14 +111,14 @@ class BytesEstimator:
     def _read(self, layer: LayerPlan, queries: Counts, rows: StepRows) -> int:
         """Window rows of earlier steps, an open group's accumulators, selected entries and index keys of one layer."""
         c, some = self._constants, queries > 0
-        before = (self._held(layer, rows) - queries).clip(min=0, max=c.sliding_window - 1)
+        before = (self._cut.held(layer, rows) - queries).clip(min=0, max=c.sliding_window - 1)
         total = int((some * before).sum()) * layer.swa.row_bytes
-        if layer.ca_state and layer.kv_source == layer.index:
+        if layer.ca_state and layer.is_kv_source:
             total += int(((rows.keys - rows.queries) % layer.ratio).sum()) * layer.ca_state.row_bytes
         if layer.main:
             chosen = seen_by_queries(queries, rows.keys, ratio=layer.ratio, most=c.index_topk)
             total += chosen * layer.main.row_bytes
-        if layer.index_keys and layer.index_source == layer.index:
+        if layer.index_keys and layer.is_index_source:
             scored = some * (rows.keys // layer.ratio)
             if layer.candidate_role == "consumer":
                 # At most the candidates of every query of the row.
@@ -139,23 +129,18 @@ class BytesEstimator:
     def _written(self, layer: LayerPlan, queries: Counts, rows: StepRows) -> int:
         """Window rows that survive in the ring, and what a KV source completes or keeps open, of all rows."""
         total = int(queries.clip(max=layer.swa.rows).sum()) * layer.swa.row_bytes
-        if layer.main and layer.index_keys and layer.kv_source == layer.index:
+        if layer.main and layer.index_keys and layer.is_kv_source:
             completed = rows.keys // layer.ratio - (rows.keys - rows.queries) // layer.ratio
             total += int(completed.sum()) * (layer.main.row_bytes + layer.index_keys.row_bytes)
             if layer.ca_state:
                 total += int(rows.queries.clip(max=layer.ca_state.rows).sum()) * layer.ca_state.row_bytes
         return total
 
-    def _targets(self, rows: StepRows) -> Counts:
-        """Queries whose features the draft layers take."""
-        return rows.kept if self._targets_behind_cut else rows.queries
-
     def _draft_read(self, rows: StepRows) -> int:
         draft = self._model.draft
         if draft is None:
             return 0
-        held = rows.keys - rows.floor if self._targets_behind_cut else rows.keys
-        window = rows.drafting * held.clip(max=self._constants.sliding_window)
+        window = rows.drafting * self._cut.held_by_drafts(rows).clip(max=self._constants.sliding_window)
         return sum(int(window.sum()) * layer.swa.row_bytes for layer in draft.layers)
 
     def _draft_written(self, rows: StepRows) -> int:
@@ -163,5 +148,5 @@ class BytesEstimator:
         if draft is None:
             return 0
         return sum(
-            int(self._targets(rows).clip(max=layer.swa.rows).sum()) * layer.swa.row_bytes for layer in draft.layers
+            int(self._cut.targets(rows).clip(max=layer.swa.rows).sum()) * layer.swa.row_bytes for layer in draft.layers
         )

@@ -213,6 +213,8 @@ class LLMEngine:
 
     def _execute(self, step: StepView) -> list[RequestOutput]:
         self.stats.record_step(step)
+        for request_id in step.preempted.tolist():
+            self._requests[request_id].metrics.num_preemptions += 1
         if self.should_copy_state(step):
             self._worker.copy_state(step)
         requests = [self._requests[i] for i in step.ids[: step.num_rows].tolist()]

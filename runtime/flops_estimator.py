@@ -8,7 +8,7 @@ from typing import Any
 
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.plan_types import LayerPlan, ModelPlan
-from deepinfer_gen.runtime.step_rows import Counts, StepRows, seen_by_queries
+from deepinfer_gen.runtime.step_rows import Counts, Cut, StepRows, seen_by_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,7 @@ class FlopsEstimator:
     def __init__(self, model: ModelPlan, plan: Mapping[str, Mapping[str, Any]]) -> None:
         """``plan`` maps Plan keys to mappings with ``value``, as ``plan.json`` does."""
         self._model, self._constants = model, Constants.of(model)
-        self._cut = model.yoco.first_consumer_layer if model.yoco else len(model.layers)
-        targets = model.draft.target_layers if model.draft else ()
-        self._targets_behind_cut = all(layer >= self._cut for layer in targets)
+        self._cut = Cut(model)
         self._cost = {
             key.removeprefix("flops."): int(entry["value"]) for key, entry in plan.items() if key.startswith("flops.")
         }
@@ -51,19 +49,16 @@ class FlopsEstimator:
     def step(self, rows: StepRows) -> StepFlops:
         """FLOPs of the backbone on all queries, or on the kept ones behind the cut, and of the drafts."""
         cost, parts = self._cost, dict.fromkeys((field.name for field in fields(StepFlops)), 0)
-        tokens, kept, layers = rows.tokens, int(rows.kept.sum()), self._model.layers
-        behind = sum(layer.index >= self._cut for layer in layers)
-        run = (len(layers) - behind) * tokens + behind * kept
-        for part in ("dense", "experts", "hyper_connections"):
-            parts[part] = run * cost[part]
-        for layer in layers:
-            queries = rows.kept if layer.index >= self._cut else rows.queries
+        for layer in self._model.layers:
+            queries = self._cut.queries(layer, rows)
+            for part in ("dense", "experts", "hyper_connections"):
+                parts[part] += int(queries.sum()) * cost[part]
             parts["attention"] += self._attended(layer, queries, rows) * cost["attended_row"]
-            if layer.kv_source == layer.index:
+            if layer.is_kv_source:
                 # The shared entries are those of all rows, kept or not.
-                parts["compressor"] += tokens * cost["kv_source"]
-                parts["compressor"] += tokens * cost["gated_source"] if layer.ca_state else 0
-            if layer.index_source == layer.index:
+                parts["compressor"] += rows.tokens * cost["kv_source"]
+                parts["compressor"] += rows.tokens * cost["gated_source"] if layer.ca_state else 0
+            if layer.is_index_source:
                 parts["indexer"] += int(queries.sum()) * cost["index_source"]
                 parts["indexer"] += self._scored(layer, queries, rows) * cost["scored_entry"]
             if layer.engram:
@@ -74,10 +69,8 @@ class FlopsEstimator:
 
     def _attended(self, layer: LayerPlan, queries: Counts, rows: StepRows) -> int:
         """Window rows and selected entries that the queries of a layer attend to."""
-        c, held = self._constants, rows.keys
-        if layer.index >= self._cut:
-            held = rows.keys - rows.floor
-        attended = seen_by_queries(queries, held, most=c.sliding_window)
+        c = self._constants
+        attended = seen_by_queries(queries, self._cut.held(layer, rows), most=c.sliding_window)
         if layer.ratio:
             attended += seen_by_queries(queries, rows.keys, ratio=layer.ratio, most=c.index_topk)
         return attended
@@ -93,14 +86,12 @@ class FlopsEstimator:
         if draft is None:
             return 0
         cost, blocks = self._cost, int(rows.drafting.sum())
-        targets, held = (rows.queries, rows.keys)
-        if self._targets_behind_cut:
-            targets, held = rows.kept, rows.keys - rows.floor
-        window = (rows.drafting * held.clip(max=self._constants.sliding_window)).sum()
+        held = self._cut.held_by_drafts(rows).clip(max=self._constants.sliding_window)
+        window = (rows.drafting * held).sum()
         # Each position attends to the same window and to the whole block.
         attended = draft.block_size * (int(window) + blocks * draft.block_size) * len(draft.layers)
         return (
-            int(targets.sum()) * cost["draft_target_row"]
+            int(self._cut.targets(rows).sum()) * cost["draft_target_row"]
             + blocks * draft.block_size * cost["draft_position"]
             + attended * cost["attended_row"]
             + blocks * draft.nextn * cost["draft_logits_row"]

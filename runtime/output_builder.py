@@ -62,7 +62,6 @@ class OutputBuilder:
                 request.number,
                 len(request.token_ids),
             )
-            request.metrics.num_preemptions += 1
             return Finish("abort", "preempted")
         return Finish("abort" if reason == Reason.ABORT else "error")
 

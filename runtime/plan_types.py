@@ -83,6 +83,16 @@ class LayerPlan:
     main: Region | None
     index_keys: Region | None
 
+    @property
+    def is_kv_source(self) -> bool:
+        """Whether it stores the block KV that it reads."""
+        return self.kv_source == self.index
+
+    @property
+    def is_index_source(self) -> bool:
+        """Whether it makes the selection that it attends to."""
+        return self.index_source == self.index
+
 
 @dataclass(frozen=True, slots=True)
 class YocoPlan:

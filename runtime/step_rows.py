@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deepinfer_gen.runtime.plan_types import LayerPlan, ModelPlan
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -60,6 +62,34 @@ class StepRows:
     def tokens(self) -> int:
         """Queries of all rows."""
         return int(self.queries.sum())
+
+
+class Cut:
+    """Which of a step's rows a layer runs and what its window holds, by where the model truncates a prefill.
+
+    Features of rows that are dropped at the cut are dropped with them, so the draft layers take the kept rows, wherever
+    their target layers lie.
+    """
+
+    def __init__(self, model: ModelPlan) -> None:
+        self._first = model.yoco.first_consumer_layer if model.yoco else len(model.layers)
+        self._truncates = model.yoco is not None
+
+    def queries(self, layer: LayerPlan, rows: StepRows) -> Counts:
+        """Queries that run in a layer of the backbone."""
+        return rows.kept if layer.index >= self._first else rows.queries
+
+    def held(self, layer: LayerPlan, rows: StepRows) -> Counts:
+        """Positions whose window rows a layer of the backbone holds after the step."""
+        return rows.keys - rows.floor if layer.index >= self._first else rows.keys
+
+    def targets(self, rows: StepRows) -> Counts:
+        """Queries whose features the draft layers take."""
+        return rows.kept if self._truncates else rows.queries
+
+    def held_by_drafts(self, rows: StepRows) -> Counts:
+        """Positions whose window rows the draft layers hold after the step."""
+        return rows.keys - rows.floor if self._truncates else rows.keys
 
 
 def seen_by_queries(queries: Counts, keys: Counts, *, ratio: int = 1, most: int | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from deepinfer_gen.checkpoint_table import DemandedTensor, LayerParts, TensorSpec, unroll
 from deepinfer_gen.diagnostics import Diagnostic, InputError
@@ -69,15 +69,15 @@ def _tensors(plan: ModelPlan, constants: Constants) -> Iterable[DemandedTensor]:
     """Every tensor of backbone and draft layers, used or not, in the released order."""
     parts = [
         LayerParts(
-            kv_source=layer.kv_source == layer.index,
+            kv_source=layer.is_kv_source,
             gated=layer.ca_state is not None,
-            index_source=layer.index_source == layer.index,
+            index_source=layer.is_index_source,
             engram_rows=layer.engram.rows if layer.engram else 0,
         )
         for layer in plan.layers
     ]
     operands = {
-        **{name: value for name, value in plan.constants.items() if isinstance(value, int)},
+        **asdict(constants),
         "tile_rows": constants.weight_tile_rows,
         "tile_columns": constants.weight_tile_columns,
         "target_layers": constants.dspark_num_target_layers,

@@ -54,8 +54,8 @@ _SUBJECTS = (
 def derive(resolved: Resolved) -> Plan:
     """Compute every constant of the engine.
 
-    Raises ``InputError`` (DI100 to DI149, DI440) where a rule needs derived numbers: rows of whole bytes, aligned
-    elements, Engram table sizes, the memory plan, shared memory of kernels.
+    Raises ``InputError`` (DI100 to DI149, DI440, DI441) where a rule needs derived numbers or roles: rows of whole
+    bytes, aligned elements, Engram table sizes, recomputed truncation, the memory plan, shared memory of kernels.
     """
     plan, fault = derive_unfit(resolved)
     if fault:

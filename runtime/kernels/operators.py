@@ -75,7 +75,7 @@ class Operators(Protocol):
         ...
 
     def index_scores(
-        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, block_tables: Tensor, visible: Tensor, *, width: int
     ) -> Tensor:
         """Scores of all entries up to ``width``, float32."""
         ...
@@ -104,38 +104,40 @@ class ReferenceOperators:
     def __init__(self, kernels: Mapping[str, KernelConfig], numerics: Numerics) -> None:
         """Read every tile once; a missing kernel, an unknown implementation or a missing tile is an ``InputError``."""
         self.numerics = numerics
-        self._linear = _tile(kernels, "linear", "tokens")
-        self._hyper = _tile(kernels, "hyper_connection", "tokens")
+        self._linear_tokens = _tile(kernels, "linear", "tokens")
+        self._hyper_tokens = _tile(kernels, "hyper_connection", "tokens")
         self._scatter = _kv_scatter(kernels)
-        self._attention = _tile(kernels, "sparse_attention", "queries")
-        self._compressor = _tile(kernels, "compressor", "tokens")
+        self._attention_queries = _tile(kernels, "sparse_attention", "queries")
+        self._compressor_tokens = _tile(kernels, "compressor", "tokens")
         self._index_queries = _tile(kernels, "index_scores", "queries")
         self._index_entries = _tile(kernels, "index_scores", "entries")
-        self._moe = _tile(kernels, "moe_experts", "tokens")
-        self._engram = _tile(kernels, "engram_gather", "tokens")
+        self._moe_tokens = _tile(kernels, "moe_experts", "tokens")
+        self._engram_tokens = _tile(kernels, "engram_gather", "tokens")
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """[T, in] to [T, out]."""
-        return _linear.linear(x, weight.decode(), quantized=self._rounds(weight), tokens=self._linear)
+        return _linear.linear(x, weight.decode(), quantized=self._rounds(weight), tokens=self._linear_tokens)
 
     def grouped_linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """[T, groups, in] to [T, groups * out]; the operand stays unquantised, as in the released model."""
         decoded = weight.decode()
-        return _linear.grouped_linear(x, decoded.view(x.shape[1], -1, x.shape[2]), tokens=self._linear)
+        return _linear.grouped_linear(x, decoded.view(x.shape[1], -1, x.shape[2]), tokens=self._linear_tokens)
 
     def hyper_mix(
         self, x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, *, iterations: int, norm_eps: float, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Streams to (pre, post, comb)."""
-        return _hyper.mix(x, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps, tokens=self._hyper)
+        return _hyper.mix(
+            x, fn, base, scale, iterations=iterations, norm_eps=norm_eps, eps=eps, tokens=self._hyper_tokens
+        )
 
     def hyper_collapse(self, x: Tensor, pre: Tensor) -> Tensor:
         """Streams to a sublayer's input."""
-        return _hyper.collapse(x, pre, tokens=self._hyper)
+        return _hyper.collapse(x, pre, tokens=self._hyper_tokens)
 
     def hyper_expand(self, y: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
         """A sublayer's output to streams."""
-        return _hyper.expand(y, x, post, comb, tokens=self._hyper)
+        return _hyper.expand(y, x, post, comb, tokens=self._hyper_tokens)
 
     def kv_scatter(self, region: RegionRows, unit: Tensor, row: Tensor, stored: Tensor) -> None:
         """Store encoded rows."""
@@ -152,22 +154,22 @@ class ReferenceOperators:
             sink,
             scale=scale,
             probabilities=self.numerics.probabilities,
-            queries=self._attention,
+            queries=self._attention_queries,
         )
 
     def pool_members(self, rows: Tensor, members: Tensor) -> Tensor:
         """Gated pooling of the members of each entry."""
-        return _compressor.pool_members(rows, members, tokens=self._compressor)
+        return _compressor.pool_members(rows, members, tokens=self._compressor_tokens)
 
     def index_scores(
-        self, q: Tensor, head_weights: Tensor, keys: RegionRows, units: Tensor, visible: Tensor, *, width: int
+        self, q: Tensor, head_weights: Tensor, keys: RegionRows, block_tables: Tensor, visible: Tensor, *, width: int
     ) -> Tensor:
         """Scores of all entries up to ``width``."""
         return _index.index_scores(
             q,
             head_weights,
             keys,
-            units,
+            block_tables,
             visible,
             width=width,
             queries=self._index_queries,
@@ -187,7 +189,7 @@ class ReferenceOperators:
             experts=len(w13),
             limit=limit,
             quantized=self.numerics.quantized_operands,
-            tokens=self._moe,
+            tokens=self._moe_tokens,
         )
 
     def swiglu(self, gate: Tensor, up: Tensor, *, limit: float) -> Tensor:
@@ -196,7 +198,7 @@ class ReferenceOperators:
 
     def engram_gather(self, table: Tensor, scale: Tensor, rows: Tensor) -> Tensor:
         """Decoded table rows, joined per token."""
-        return _engram.engram_gather(table, scale, rows, tokens=self._engram).to(self.numerics.activation)
+        return _engram.engram_gather(table, scale, rows, tokens=self._engram_tokens).to(self.numerics.activation)
 
     def _rounds(self, weight: Matrix) -> bool:
         return weight.quantized and self.numerics.quantized_operands

@@ -34,10 +34,9 @@ class Attention(nn.Module):
         self.register_buffer("q_norm", source.stored(f"{prefix}.q_norm.weight"))
         self.register_buffer("kv_norm", source.stored(f"{prefix}.kv_norm.weight"))
         self.register_buffer("sink", source.stored(f"{prefix}.attn_sink"))
-        owns_kv = layer.kv_source == layer.index
-        self.compressor = Compressor(source, layer, constants, operators) if owns_kv else None
-        self.index_keys = IndexKeys(source, layer, constants, operators) if owns_kv else None
-        self.indexer = Indexer(source, layer, constants, operators) if layer.index_source == layer.index else None
+        self.compressor = Compressor(source, layer, constants, operators) if layer.is_kv_source else None
+        self.index_keys = IndexKeys(source, layer, constants, operators) if layer.is_kv_source else None
+        self.indexer = Indexer(source, layer, constants, operators) if layer.is_index_source else None
 
     def store_entries(self, u: Tensor, step: StepContext) -> None:
         """Complete the entries and index keys that this step's rows u [T, d] close; once in a step, and only if the
@@ -46,13 +45,13 @@ class Attention(nn.Module):
         They are exact whatever a later truncation drops, so a truncated step stores them from all its rows first.
         """
         layer = self.layer
-        if self.compressor is None or self.index_keys is None or layer.index in step.stored:
+        if self.compressor is None or self.index_keys is None or layer.index in step.completed:
             return
         assert layer.main is not None
         assert layer.index_keys is not None
         main, keys = step.cache.block_rows(layer.main), step.cache.block_rows(layer.index_keys)
         self.index_keys(self.compressor(u, main, step), keys, step)
-        step.stored.add(layer.index)
+        step.completed.add(layer.index)
 
     def forward(self, u: Tensor, step: StepContext) -> Tensor:
         """u [T, d] to [T, d]; stores this step's window rows, entries and index keys."""
@@ -64,7 +63,7 @@ class Attention(nn.Module):
         entries = self._entries(u, qr, step)
 
         ring = step.cache.slot_rows(self.layer.swa)
-        index = step.ring(ring, c.sliding_window - 1)
+        index = step.ring(ring, c.sliding_window)
         # Earlier steps' rows are read before this step's rows take their places in the ring.
         window = WindowRows(ring.read_with(index.ring_offsets, stored), index.pool, index.valid)
         out = ops.sparse_attention(q, window, entries, self.sink, scale=c.head_dim**-0.5)
@@ -81,7 +80,7 @@ class Attention(nn.Module):
     def store_rows(self, stored: Tensor, step: StepContext) -> None:
         """Write the encoded rows of the step into the layer's ring, each at the place of its position."""
         ring = step.cache.slot_rows(self.layer.swa)
-        index = step.ring(ring, self.constants.sliding_window - 1)
+        index = step.ring(ring, self.constants.sliding_window)
         rows = stored.index_select(0, index.write_tokens)
         self.operators.kv_scatter(ring, index.write_slot, index.write_row, rows)
         step.counts.write("swa", self.layer.index, rows.shape[0])

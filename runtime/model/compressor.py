@@ -50,7 +50,7 @@ class Compressor(nn.Module):
     def _pool(self, u: Tensor, wgate: Matrix, ring: RegionRows, main: RegionRows, step: StepContext) -> Tensor:
         """Pooled rows [C, head_dim] in the type of u; projections, ring and pooling are float32 under every policy."""
         wide = u.to(torch.float32)
-        index = step.ring(ring, self.layer.ratio - 1)
+        index = step.ring(ring, self.layer.ratio)
         # kv | score: the row of the accumulator ring
         stored = ring.codec.encode(torch.cat([self.operators.linear(wide, w) for w in (self.wkv, wgate)], 1))
         pool = ring.read_with(index.ring_offsets, stored)

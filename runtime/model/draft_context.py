@@ -56,9 +56,9 @@ def block_batch(rows: DraftRows, block_size: int, noise_token_id: int, max_posit
 class DraftContext(StepContext):
     """A step over ``block_batch`` rows that writes nothing and whose window does not slide inside a block."""
 
-    def _ring_index(self, region: RegionRows, depth: int) -> RingIndex:
-        # A backbone query reads ``depth`` rows and its own; a block reads as many before it, and all of itself.
-        return _block_index(self.batch, region, depth + 1)
+    def _ring_index(self, region: RegionRows, window: int) -> RingIndex:
+        # A backbone query's own row is the last of its window; a block reads a whole window before it, and itself.
+        return _block_index(self.batch, region, window)
 
 
 def _block_index(batch: ForwardBatch, region: RegionRows, window: int) -> RingIndex:

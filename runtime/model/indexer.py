@@ -60,7 +60,7 @@ class Indexer(nn.Module):
             q,
             self.operators.linear(u, self.weights_proj).mul_(scale),
             keys,
-            step.units,
+            step.block_tables,
             index.visible,
             width=index.width,
         )

@@ -23,12 +23,12 @@ from deepinfer_gen.runtime.model.truncation import LiveRows
 
 @dataclass(frozen=True, slots=True)
 class RingIndex:
-    """Reading ``depth`` rows before each query of a ring, wherever they lie, and writing the step's own rows.
+    """Reading the window of each query of a ring, wherever its rows lie, and writing the step's own rows.
 
-    The candidate rows are a pool: the ``depth`` ring rows before each batch row's first query, then the T rows of this
-    step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, depth + 1] finds a query's rows in it, oldest
-    first and its own last; ``valid`` [T, depth + 1] is false before the sequence starts and below the floor of a
-    truncated prefill, where ``pool`` points at the query's own row. ``write_tokens`` [N] are the tokens to store at
+    The candidate rows are a pool: the ``depth`` = window - 1 ring rows before each batch row's first query, then the T
+    rows of this step. ``ring_offsets`` [R * depth] reads the first part; ``pool`` [T, window] finds a query's rows in
+    it, oldest first and its own last; ``valid`` [T, window] is false before the sequence starts and below the floor of
+    a truncated prefill, where ``pool`` points at the query's own row. ``write_tokens`` [N] are the tokens to store at
     ``write_slot``, ``write_row``: only the last ``rows`` of each batch row survive in the ring.
     """
 
@@ -83,7 +83,7 @@ class StepContext:
     """One forward pass: batch, caches, rotary tables, and memoised index tensors.
 
     ``live`` says which of the step's rows ``batch`` holds; None where it holds all and no window has a floor.
-    ``stored`` are the KV sources whose entries of this step are complete, ``counts`` what the step did.
+    ``completed`` are the KV sources that have stored their entries of this step, ``counts`` is what the step did.
     """
 
     batch: ForwardBatch
@@ -91,12 +91,12 @@ class StepContext:
     rotary: Mapping[str, Tensor]
     ngrams: Tensor | None = None
     live: LiveRows | None = None
-    stored: set[int] = field(default_factory=set)
+    completed: set[int] = field(default_factory=set)
     counts: StepCounts = field(default_factory=StepCounts)
     selections: dict[int, Selection] = field(default_factory=dict)
     candidates: Tensor | None = None
     features: list[Tensor] = field(default_factory=list)
-    _units: Tensor | None = None
+    _block_tables: Tensor | None = None
     _rotations: dict[str, Tensor] = field(default_factory=dict)
     _inverses: dict[str, Tensor] = field(default_factory=dict)
     _rings: dict[tuple[int, tuple[int, int, int]], RingIndex] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class StepContext:
             self.cache,
             self.rotary,
             live=live,
-            stored=self.stored,
+            completed=self.completed,
             counts=self.counts,
             selections={layer: selection.of(live) for layer, selection in self.selections.items()},
             candidates=None if self.candidates is None else live.select(self.candidates),
@@ -120,11 +120,11 @@ class StepContext:
         )
 
     @property
-    def units(self) -> Tensor:
+    def block_tables(self) -> Tensor:
         """Block table of each token's row, int64 [T, blocks per sequence]."""
-        if self._units is None:
-            self._units = self.batch.block_table.index_select(0, self.batch.row_of_token)
-        return self._units
+        if self._block_tables is None:
+            self._block_tables = self.batch.block_table.index_select(0, self.batch.row_of_token)
+        return self._block_tables
 
     def rotation(self, rope: str) -> Tensor:
         """complex64 [T, dims / 2] at the positions of the tokens."""
@@ -138,32 +138,32 @@ class StepContext:
             self._inverses[rope] = self.rotation(rope).conj().resolve_conj()
         return self._inverses[rope]
 
-    def ring(self, region: RegionRows, depth: int) -> RingIndex:
-        """Index tensors of a ring whose queries look back ``depth`` rows."""
-        key = (depth, region.geometry)
+    def ring(self, region: RegionRows, window: int) -> RingIndex:
+        """Index tensors of a ring whose queries read ``window`` rows, the last of which is their own."""
+        key = (window, region.geometry)
         if key not in self._rings:
-            self._rings[key] = self._ring_index(region, depth)
+            self._rings[key] = self._ring_index(region, window)
         return self._rings[key]
 
     def entries(self, region: RegionRows, ratio: int) -> EntryIndex:
         """Index tensors of the compressed entries of ``ratio`` stored in blocks like ``region``."""
         key = (ratio, region.rows)
         if key not in self._entries:
-            self._entries[key] = _entry_index(self.batch, self.units, region, ratio)
+            self._entries[key] = _entry_index(self.batch, self.block_tables, region, ratio)
         return self._entries[key]
 
-    def _ring_index(self, region: RegionRows, depth: int) -> RingIndex:
-        return _causal_index(self.batch, region, depth, None if self.live is None else self.live.floor)
+    def _ring_index(self, region: RegionRows, window: int) -> RingIndex:
+        return _causal_index(self.batch, region, window, None if self.live is None else self.live.floor)
 
     def publish(self, layer: int, region: RegionRows, entries: Tensor) -> None:
         """Make the entries [T, S] (-1 padded) chosen by ``layer`` available; ``region`` gives the rows per block."""
         known = entries.clamp(min=0)
-        block = self.units.gather(1, known // region.rows)
+        block = self.block_tables.gather(1, known // region.rows)
         self.selections[layer] = Selection(entries, entries >= 0, block, known % region.rows)
 
 
-def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int, floor: Tensor | None) -> RingIndex:
-    device = batch.positions.device
+def _causal_index(batch: ForwardBatch, region: RegionRows, window: int, floor: Tensor | None) -> RingIndex:
+    device, depth = batch.positions.device, window - 1
     token = torch.arange(batch.positions.shape[0], device=device)
     # The pool rows of a batch row without tokens are read and never used.
     first = batch.k_len - batch.q_len
@@ -190,11 +190,11 @@ def _causal_index(batch: ForwardBatch, region: RegionRows, depth: int, floor: Te
     )
 
 
-def _entry_index(batch: ForwardBatch, units: Tensor, region: RegionRows, ratio: int) -> EntryIndex:
+def _entry_index(batch: ForwardBatch, block_tables: Tensor, region: RegionRows, ratio: int) -> EntryIndex:
     visible = (batch.positions + 1) // ratio
     tokens = torch.nonzero((batch.positions + 1) % ratio == 0).view(-1)
     entry = batch.positions.index_select(0, tokens) // ratio
-    block = units.index_select(0, tokens).gather(1, (entry // region.rows).unsqueeze(1)).squeeze(1)
+    block = block_tables.index_select(0, tokens).gather(1, (entry // region.rows).unsqueeze(1)).squeeze(1)
     return EntryIndex(
         visible=visible,
         width=max(1, int(visible.max())) if visible.numel() else 1,

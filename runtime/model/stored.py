@@ -53,11 +53,6 @@ class ExpertStack(nn.Module):
             stacked = source.stack([f"{expert}.{role}.{suffix}" for expert in experts for role in roles])
             self.register_buffer(part, stacked.view(len(experts), -1, stacked.shape[-1]))
 
-    @property
-    def outputs(self) -> int:
-        """Rows of each matrix."""
-        return self.values.shape[1]
-
     def __len__(self) -> int:
         return self.values.shape[0]
 

@@ -99,7 +99,7 @@ def check_truncation(plan: ModelPlan) -> None:
             f" {window}",
         )
     for layer in plan.layers[yoco.first_consumer_layer :]:
-        is_late_source = layer.kv_source == layer.index and layer.index > yoco.first_consumer_layer
+        is_late_source = layer.is_kv_source and layer.index > yoco.first_consumer_layer
         if is_late_source or layer.engram:
             what = "is a KV source" if is_late_source else "has an Engram"
             raise _bad_plan(

@@ -33,23 +33,26 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that writes one line per compilation into a file, and waits while ``pause`` exists beside it."""
-    log, wrapper = tmp_path / "compiles.txt", tmp_path / "c++"
-    log.touch()
+    """A compiler that notes each compilation in a file of this folder, and waits while ``pause`` exists beside it.
+
+    One file each: two compilers run at a time, and not every file system keeps appended lines apart.
+    """
+    calls, wrapper = tmp_path / "compiles", tmp_path / "c++"
+    calls.mkdir()
     wrapper.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in --version|-dumpmachine) ;; *) echo "$*" >>{log};'
+        f'case "$*" in --version|-dumpmachine) ;; *) echo "$*" >{calls}/$$;'
         f" while [ -e {tmp_path}/pause ]; do sleep 0.05; done;; esac\n"
         'exec g++ "$@"\n'
     )
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(wrapper))
-    return log
+    return calls
 
 
-def compiled_units(log: Path) -> list[str]:
+def compiled_units(calls: Path) -> list[str]:
     """The source files compiled so far, linking left out."""
-    commands = [line.split() for line in log.read_text().splitlines()]
+    commands = [path.read_text().split() for path in calls.iterdir()]
     return sorted(command[command.index("-c") + 1] for command in commands if "-c" in command)
 
 

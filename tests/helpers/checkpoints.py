@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from spec_plan import spec_plan
 
 from deepinfer_gen.checkpoint_table import TensorSpec
-from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.views.model import model_plan
 from deepinfer_gen.runtime.plan_types import ModelPlan
-from deepinfer_gen.specs.load import load_spec
 from deepinfer_gen.specs.presets import preset_folder
-from deepinfer_gen.specs.resolve import resolve
 
 PIECE = 1 << 24
 INDEX = "model.safetensors.index.json"
@@ -134,8 +132,7 @@ def plan_of(folder: Path, config: Mapping[str, Any] | None = None, *, ep: int = 
         "speculative": {"nextn": nextn, "verify": "fixed"},
         "numerics": {"policy": "float32_unquantized"},
     }
-    (folder / "case.yaml").write_text(json.dumps(spec))
-    return model_plan(derive(resolve(load_spec(folder / "case.yaml"))))
+    return model_plan(spec_plan(folder, spec))
 
 
 def preset_config(name: str) -> dict[str, Any]:

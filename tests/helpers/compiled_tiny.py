@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from spec_plan import spec_plan
 
 import deepinfer_gen.specs
-from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.runtime.plan_types import ModelPlan
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
 
 SPECS = Path(next(iter(deepinfer_gen.specs.__path__)))
 
@@ -31,13 +29,6 @@ class CompiledTiny:
 
 def compiled_tiny(folder: Path, **fields: Any) -> CompiledTiny:
     """``tiny-cpu`` with ``section__field=value`` changed; its spec is written into ``folder``."""
-    yaml = YAML()
-    spec = yaml.load(SPECS / "tiny-cpu.yaml")
-    for name, value in fields.items():
-        section, field = name.split("__")
-        spec.setdefault(section, {})[field] = value
-    path = folder / "spec.yaml"
-    yaml.dump(spec, path)
-    plan = derive(resolve(load_spec(path)))
+    plan = spec_plan(folder, YAML(typ="safe").load(SPECS / "tiny-cpu.yaml"), **fields)
     model = load_model(model_plan(plan), kernels(plan), SPECS / "models" / "tiny-v41")
     return CompiledTiny(model_plan(plan), layout_content(plan), model)

@@ -5,30 +5,25 @@ Where the plan drafts, every step is followed by a draft pass behind it, whose c
 
 from __future__ import annotations
 
-import copy
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
+from spec_plan import spec_plan
+from step_batch import Row, batch_of
 from torch import Tensor
 
-from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
-from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.draft_context import DraftRows
 from deepinfer_gen.runtime.model.dspark import Drafts
 from deepinfer_gen.runtime.model.model import Model, load_model
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
 
 _SPEC: Mapping[str, Any] = {
     "engine": {"name": "random-model", "type": "NORMAL"},
@@ -47,13 +42,7 @@ def compile_plan(folder: Path, *, tokens: int, block: int, **fields: Any) -> Pla
 
     ``section__field=value`` changes the spec.
     """
-    written = copy.deepcopy(dict(_SPEC))
-    for name, value in {"limits__max_model_len": tokens, "kv__block_size": block, **fields}.items():
-        section, field = name.split("__")
-        written.setdefault(section, {})[field] = value
-    spec = folder / "spec.yaml"
-    spec.write_text(json.dumps(written, indent=1), encoding="utf-8")
-    return derive(resolve(load_spec(spec)))
+    return spec_plan(folder, _SPEC, limits__max_model_len=tokens, kv__block_size=block, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +87,7 @@ class PagedModel:
         vocabulary = parts[0].shape[1]
         return PagedRun(
             torch.cat(parts),
-            np.cumsum(chunks).tolist() if self.nextn else [],
+            list(accumulate(chunks)) if self.nextn else [],
             torch.cat([d.logits for d in drafts]) if drafts else torch.empty(0, 0, vocabulary),
             torch.cat([d.confidence_logits for d in drafts]) if drafts else torch.empty(0, 0),
         )
@@ -112,19 +101,9 @@ class PagedModel:
         table = random.Random(len(ids)).sample(range(1, self.layout["block"]["count"]), -(-len(ids) // block_tokens))
         start = 0
         for count in chunks:
-            step = SimpleNamespace(
-                input_ids=np.array(ids[start : start + count]),
-                positions=np.arange(start, start + count),
-                row_of_token=np.zeros(count, np.int32),
-                q_len=np.array([count]),
-                k_len=np.array([start + count]),
-                prefill_len=np.array([len(ids)]),
-                slot=np.array([1]),
-                block_table=np.array([table]),
-                history=np.array([([-1] * self.history + list(ids[:start]))[-self.history :]]),
-            )
+            batch = batch_of([Row(ids, start, count, slot=1, table=table)], history=self.history)
             wanted = torch.arange(min(max(first - start, 0), count), count)
-            logits = self.model(ForwardBatch.from_step(step, torch.device("cpu")), cache, wanted)
+            logits = self.model(batch, cache, wanted)
             start += count
             yield logits, start, cache
 

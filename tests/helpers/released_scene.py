@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
+from step_batch import Row, batch_of
 from synthetic_weights import RandomTensors
 
 from deepinfer_gen.codegen.sources import plan_spec_unfit
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
-from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.kernels.reference.kv_scatter import kv_scatter
 from deepinfer_gen.runtime.kv_cache import KVCache, RegionRows
@@ -117,19 +115,11 @@ class Scene:
 
     def step(self, counts: Sequence[int], ngrams: torch.Tensor | None = None) -> StepContext:
         """The context of a step that appends ``counts`` tokens to the sequences; ids are 0."""
-        positions = np.concatenate([np.arange(h, h + c) for h, c in zip(self.held, counts, strict=True)])
-        arrays = SimpleNamespace(
-            input_ids=np.zeros(len(positions), np.int32),
-            positions=positions.astype(np.int32),
-            row_of_token=np.repeat(np.arange(len(counts)), counts).astype(np.int32),
-            q_len=np.array(counts, np.int32),
-            k_len=np.array([h + c for h, c in zip(self.held, counts, strict=True)], np.int32),
-            prefill_len=np.array(self.held, np.int32),
-            slot=np.array(self.slots, np.int32),
-            block_table=np.array(self.tables, np.int32),
-            history=np.array([[0 if h >= back else -1 for back in (3, 2, 1)] for h in self.held], np.int32),
-        )
-        return StepContext(ForwardBatch.from_step(arrays, torch.device("cpu")), self.cache, self.rotary, ngrams)
+        rows = [
+            Row([0] * (held + count), held, count, slot=slot, table=table, prefill=held)
+            for held, count, slot, table in zip(self.held, counts, self.slots, self.tables, strict=True)
+        ]
+        return StepContext(batch_of(rows), self.cache, self.rotary, ngrams)
 
     def saved(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of all bytes, for ``restore`` and for looking at what was there before."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from step_batch import Row, batch_of
 from torch import Tensor
 
 from deepinfer_gen.runtime.batch import ForwardBatch
@@ -14,21 +15,9 @@ from deepinfer_gen.runtime.kv_cache import KVCache
 
 def one_row(ids: Tensor, layout: Mapping[str, Any]) -> ForwardBatch:
     """A whole prompt [T] in fragmented blocks and slot 3."""
-    count, blocks = len(ids), layout["block"]["count"]
-    needed = -(-count // layout["block"]["tokens"])
-    return ForwardBatch(
-        input_ids=ids,
-        positions=torch.arange(count),
-        row_of_token=torch.zeros(count, dtype=torch.int64),
-        q_start=torch.tensor([0]),
-        q_len=torch.tensor([count]),
-        k_len=torch.tensor([count]),
-        prefill_len=torch.tensor([count]),
-        prefills=True,
-        slot=torch.tensor([3]),
-        block_table=(torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(0))[:needed] + 1).view(1, -1),
-        history=torch.full((1, 3), -1),
-    )
+    blocks, needed = layout["block"]["count"], -(-len(ids) // layout["block"]["tokens"])
+    table = (torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(0))[:needed] + 1).tolist()
+    return batch_of([Row(ids.tolist(), 0, len(ids), slot=3, table=table)])
 
 
 def teacher_forced(model: Any, layout: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:

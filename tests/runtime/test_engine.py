@@ -33,6 +33,7 @@ class ScriptedCore:
         self.ended: list[tuple[int, int, int]] = []
         self.ids: list[int] = []
         self.log: list[str] = []
+        self.preempted: list[int] = []
 
     def add(self, id: int, prompt: Any, max_tokens: int, min_tokens: int, end_ids: Any) -> None:
         self.ids.append(id)
@@ -56,8 +57,8 @@ class ScriptedCore:
         empty = np.empty(0, np.int32)
         return SimpleNamespace(
             step_id=7, kind=Action.DECODE, num_rows=len(self.ids), total_q=len(self.ids), graph=8,
-            ids=np.array(self.ids, np.uint64), preempted=empty, samples=np.ones(len(self.ids), np.int32),
-            clone_blocks=empty, clone_states=empty, zero_states=empty,
+            ids=np.array(self.ids, np.uint64), preempted=np.array(self.preempted, np.uint64),
+            samples=np.ones(len(self.ids), np.int32), clone_blocks=empty, clone_states=empty, zero_states=empty,
         )  # fmt: skip
 
     def commit(self, step_id: int, tokens: Any, counts: Any, confidences: Any) -> Any:
@@ -177,12 +178,14 @@ def test_reasons_become_vllm_words(reason: Reason, stop_token: int, finish: str,
 
 def test_preemption_warns_and_counts(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("deepinfer_gen"), "propagate", True)
-    core = ScriptedCore(Action.DONE)
+    core = ScriptedCore(Action.DECODE, Action.DECODE)
     engine = engine_with(core)
     add(engine)
+    core.preempted = [1]  # the first time it is computed again
+    engine.step()
     core.ended.append((1, Reason.PREEMPTED, -1))
-    assert only(engine.step()).metrics.num_preemptions == 1
-    assert "request 1 was preempted after 0 tokens" in caplog.text
+    assert only(engine.step()).metrics.num_preemptions == 2
+    assert "request 1 was preempted after 1 tokens" in caplog.text
 
 
 def test_a_failed_scheduler_ends_the_engine() -> None:

@@ -13,7 +13,7 @@ def index_scores(
     q: Tensor,
     head_weights: Tensor,
     keys: RegionRows,
-    units: Tensor,
+    block_tables: Tensor,
     visible: Tensor,
     *,
     width: int,
@@ -23,8 +23,8 @@ def index_scores(
     """S[t, j] = sum over heads of w[t, h] * relu(q[t, h] . k_j), -inf where j is not visible to query t.
 
     float32 q [T, H, D]; ``head_weights`` [T, H], to whose type dot products, weighted products and sums are rounded;
-    ``units`` int64 [T, blocks] is the block table of each query's row; ``visible`` int64 [T]; ``width`` is the number
-    of entries scored. Returns float32 [T, width].
+    ``block_tables`` int64 [T, blocks] are those of the queries' rows; ``visible`` int64 [T]; ``width`` is the number of
+    entries scored. Returns float32 [T, width].
     """
     rounded = head_weights.dtype
     scores = q.new_empty((q.shape[0], width))
@@ -32,7 +32,7 @@ def index_scores(
         j = torch.arange(e.start, e.stop, device=q.device)
         block, row = j // keys.rows, j % keys.rows
         for t in tiles(q.shape[0], queries):
-            key = keys.read(keys.offsets(units[t].index_select(1, block), row))
+            key = keys.read(keys.offsets(block_tables[t].index_select(1, block), row))
             dots = torch.bmm(q[t], key.transpose(1, 2)).to(rounded).relu_()
             dots.mul_(head_weights[t].unsqueeze(2))
             tile = dots.sum(1, dtype=torch.float32).to(rounded)

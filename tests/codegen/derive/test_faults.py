@@ -34,6 +34,15 @@ def test_elements_of_index_rows_begin_at_multiples_of_their_size(make, released)
         derive(make(one_row | allowed, model=narrow))
 
 
+def test_a_recomputed_truncation_depends_on_the_batch(make):
+    keys = ("schedule.stop_preempted_request", "determinism.batch_invariant", "yoco.mode")
+    found = fault(make(dict(zip(keys, (False, True, "mask"), strict=True))))
+    assert (found.code, found.place) == ("DI441", "case.yaml:7:3")
+    assert "where yoco.mode is mask" in found.message
+    for values in ((True, True, "mask"), (False, False, "compact"), (False, True, "off")):
+        derive(make(dict(zip(keys, values, strict=True))))
+
+
 def test_engram_tables_of_another_size(make, released):
     found = fault(make(model=replace(released, engram_num_embeddings=(384_006_168, 384_016_683))))
     assert (found.code, found.place) == ("DI101", "case.yaml")

@@ -33,7 +33,7 @@ def test_part(make, part):
     assert derive(make())[f"memory.{part}_bytes"] == MEMORY[part]
 
 
-def test_token_workspace_follows_the_larger_step(make):
+def test_trap_45_token_workspace_follows_the_larger_step(make):
     prefill = derive(make({"limits.max_num_batched_tokens": 8192}))
     decode = derive(make({"limits.max_num_batched_tokens": 16}))
     assert (prefill["memory.workspace_tokens"], decode["memory.workspace_tokens"]) == (8192, 768)

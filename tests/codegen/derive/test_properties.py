@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from deepinfer_gen.codegen.derive import derive
+from deepinfer_gen.diagnostics import InputError
 
 FORMATS = st.sampled_from(["nvfp4_g16", "mxfp4_g32", "mxfp8_g32", "bf16", "fp32"])
 
@@ -72,7 +73,13 @@ def tiles(regions, alignment, end):
 @given(data=st.data())
 def test_layouts(make, tiny, data):
     model, change = data.draw(models(tiny)), data.draw(changes())
-    plan = derive(make(change, model=model))
+    try:
+        plan = derive(make(change, model=model))
+    except InputError as refused:
+        # Few main rows of odd width end where no element of a plain index row may begin; anything else is a fault.
+        if [d.code for d in refused.diagnostics] != ["DI440"] or change["kv.index_format"] not in ("bf16", "fp32"):
+            raise
+        assume(False)
     region = lambda key: tuple(plan.integer(f"{key}.{part}") for part in ("offset", "bytes", "padding"))  # noqa: E731
     drafts = model.num_nextn_predict_layers if change["speculative.nextn"] else 0
     layers = model.num_hidden_layers + drafts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from shipped import shipped_plan
 
 from deepinfer_gen.codegen.derive import derive
 
@@ -115,3 +116,20 @@ def test_engram_placement(make, enlarged, placement, rows, on_host):
     plan = derive(make({"parallel.engram_placement": placement}, hardware=enlarged("sm100", 10**12)))
     assert plan["memory.weights_engram_bytes"] == rows * 264
     assert plan["memory.host_engram_bytes"] == on_host
+
+
+@pytest.mark.parametrize("hardware", ["", "-sm90", "-ascend950"])
+def test_trap_44_cache_records_do_not_depend_on_the_hardware(hardware):
+    """No target falls back to wider records, whose numbers and budgets are others."""
+    plan = shipped_plan(f"v41-flash-normal-ep8{hardware}")
+    formats = [plan[f"kv.{kind}_format"] for kind in ("swa", "main", "index")]
+    assert formats == ["mxfp8_g32", "nvfp4_g16", "mxfp4_g32"]
+    assert [plan[f"kv.{kind}_row_bytes"] for kind in ("swa", "main", "index")] == [528, 288, 68]
+
+
+@pytest.mark.parametrize("nextn", range(6))
+def test_trap_34_rings_have_room_for_rejected_drafts(make, nextn):
+    """Beside the window of 128, or the open group of 2, the step's drafts and the token that they follow."""
+    plan = derive(make({"speculative.nextn": nextn, "speculative.max_backtracking_tokens": nextn + 1}))
+    assert plan["state.swa_ring_tokens"] >= 128 + nextn + 1
+    assert plan["state.accumulator_ring_rows"] >= 2 + nextn

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from compiled_tiny import CompiledTiny, compiled_tiny
 
-from deepinfer_gen.codegen.derive import derive
-from deepinfer_gen.codegen.views.layout import layout_content
-from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.draft_context import DraftRows
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.plan_types import Region
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
+
+Formats = tuple[tuple[str, str], ...]
 
 STORES = [
     pytest.param(policy, formats, layout, id=f"{name}-{layout}")
     for name, policy, formats, layouts in (
-        ("quantised", "float32", "", ("interleaved", "split")),
-        ("mixed", "float32", ", main_format: fp32, swa_format: bf16", ("interleaved", "split")),
-        ("bf16", "float32", ", main_format: bf16, index_format: bf16, swa_format: bf16", ("split",)),
-        ("fp32", "float32_unquantized", "", ("interleaved",)),
+        ("quantised", "float32", (), ("interleaved", "split")),
+        ("mixed", "float32", (("main", "fp32"), ("swa", "bf16")), ("interleaved", "split")),
+        ("bf16", "float32", (("main", "bf16"), ("index", "bf16"), ("swa", "bf16")), ("split",)),
+        ("fp32", "float32_unquantized", (), ("interleaved",)),
     )
     for layout in layouts
 ]
@@ -37,24 +34,20 @@ STORES = [
 
 
 @pytest.fixture(scope="module")
-def compiled(helpers: Any, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """``compiled(policy, formats, layout)``: the compiler's layout of such an engine and the model that runs it.
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """``compiled(policy, formats, layout)``: such an engine, and the model that runs it.
 
     With ``nextn`` it drafts as many tokens.
     """
     folder = tmp_path_factory.mktemp("specs")
 
     @cache
-    def build(policy: str, formats: str, layout: str, nextn: int = 0) -> tuple[Any, Any]:
-        spec = folder / "spec.yaml"
-        spec.write_text(
-            "engine: {name: caches}\nmodel: tiny-v41\nhardware: cpu\nlimits: {max_num_seqs: 16, max_model_len: 400}\n"
-            f"kv: {{num_blocks: 200, block_size: 16, row_layout: {layout}{formats}}}\nspeculative: {{nextn: {nextn}}}\n"
-            f"yoco: {{mode: off}}\nschedule: {{zos: off}}\nnumerics: {{policy: {policy}}}\n"
-        )
-        plan = derive(resolve(load_spec(spec)))
-        engine = helpers.TinyEngine(model_plan(plan), layout_content(plan))
-        return engine, load_model(engine.plan, kernels(plan), checkpoint)
+    def build(policy: str, formats: Formats, layout: str, nextn: int = 0) -> tuple[CompiledTiny, Any]:
+        fields = {f"kv__{kind}_format": cache_format for kind, cache_format in formats}
+        sizes = {"kv__num_blocks": 200, "kv__block_size": 16, "limits__max_model_len": 400}
+        fields |= {"numerics__policy": policy, "kv__row_layout": layout}
+        tiny = compiled_tiny(folder, speculative__nextn=nextn, **sizes, **fields)
+        return tiny, tiny.model
 
     return build
 
@@ -92,7 +85,7 @@ def test_a_step_writes_only_its_rows(
     before: int,
     count: int,
     policy: str,
-    formats: str,
+    formats: Formats,
     layout: str,
     make_driver: Any,
     compiled: Any,
@@ -120,7 +113,7 @@ def test_a_step_writes_only_its_rows(
 
 @pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
 def test_several_rows_and_their_drafts_write_only_theirs(
-    policy: str, formats: str, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
+    policy: str, formats: Formats, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
 ) -> None:
     """A verification row, a chunk and padding beside two sequences that wait; the rings of the draft layers too."""
     engine, model = compiled(policy, formats, layout, 5)
@@ -151,7 +144,7 @@ def test_several_rows_and_their_drafts_write_only_theirs(
 
 @pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
 def test_b23_b24_padding_writes_only_block_0_and_slot_0(
-    policy: str, formats: str, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
+    policy: str, formats: Formats, layout: str, make_driver: Any, compiled: Any, oracle: Mapping[str, Any]
 ) -> None:
     engine, model = compiled(policy, formats, layout)
     driver = make_driver(engine, model)
@@ -196,7 +189,7 @@ def test_unwritten_records_cannot_reach_the_output(
     """Quantised rows too: 0xFF is NaN as data and as scale."""
     logits = []
     for byte in (0x00, 0xFF):
-        driver = make_driver(*compiled("float32", "", layout))
+        driver = make_driver(*compiled("float32", (), layout))
         driver.cache.blocks.fill_(byte)
         driver.cache.slots.fill_(byte)
         sequence = driver.add(oracle["p129_ids"])
@@ -205,7 +198,7 @@ def test_unwritten_records_cannot_reach_the_output(
 
 
 def test_both_row_layouts_compute_the_same_bits(make_driver: Any, compiled: Any, oracle: Mapping[str, Any]) -> None:
-    drivers = [make_driver(*compiled("float32", "", layout)) for layout in ("interleaved", "split")]
+    drivers = [make_driver(*compiled("float32", (), layout)) for layout in ("interleaved", "split")]
     logits = [d.prefill(d.add(oracle["p300_ids"]), 90) for d in drivers]
     assert torch.equal(*logits)
     assert not torch.equal(drivers[0].cache.slots, drivers[1].cache.slots), "their bytes lie elsewhere"
@@ -221,7 +214,7 @@ def test_both_row_layouts_compute_the_same_bits(make_driver: Any, compiled: Any,
 @pytest.mark.parametrize(("policy", "formats", "layout"), STORES)
 def test_attention_reads_what_was_stored(
     policy: str,
-    formats: str,
+    formats: Formats,
     layout: str,
     make_driver: Any,
     compiled: Any,

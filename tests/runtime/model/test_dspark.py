@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compiled_tiny import compiled_tiny
 from draft_and_verify import draft, observed, speculate
 
-from deepinfer_gen.codegen.derive import derive
-from deepinfer_gen.codegen.plan import Plan
-from deepinfer_gen.codegen.views.layout import layout_content
-from deepinfer_gen.codegen.views.model import kernels, model_plan
-from deepinfer_gen.runtime.model.model import load_model
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
-
-SPEC = Path(__file__).parents[3] / "specs" / "tiny-cpu.yaml"
 LENGTHS = (1, 2, 3, 127, 128, 129, 300)
 TOLERANCE = 1e-4
 
@@ -204,12 +196,6 @@ def test_an_engine_without_drafts_refuses_to_draft(make_driver: Any) -> None:
         draft(driver, [driver.add([5])], [3])
 
 
-def compiled(tmp_path: Path, nextn: int) -> Plan:
-    path = tmp_path / "drafting.yaml"
-    path.write_text(SPEC.read_text().replace("nextn: 0 ", f"nextn: {nextn} "))
-    return derive(resolve(load_spec(path)))
-
-
 @pytest.mark.parametrize("nextn", [5, 3])
 def test_the_compiled_engine_drafts_the_first_of_the_block(
     nextn: int,
@@ -217,17 +203,15 @@ def test_the_compiled_engine_drafts_the_first_of_the_block(
     make_driver: Any,
     drafting_engine: Any,
     helpers: Any,
-    checkpoint: Path,
     oracle: Mapping[str, Any],
     drafts: Mapping[str, Any],
 ) -> None:
-    plan = compiled(tmp_path, nextn)
-    engine = helpers.TinyEngine(model_plan(plan), layout_content(plan))
+    engine = compiled_tiny(tmp_path, speculative__nextn=nextn)
     found, expected = engine.plan.draft, drafting_engine.plan.draft
     layers = [helpers.replace(layer, swa=e.swa) for layer, e in zip(found.layers, expected.layers, strict=True)]
     assert helpers.replace(found, layers=tuple(layers)) == helpers.replace(expected, nextn=nextn)
 
-    driver = make_driver(engine, load_model(engine.plan, kernels(plan), checkpoint))
+    driver = make_driver(engine, engine.model)
     sequences, first = prefilled(driver, oracle)
     drafted = draft(driver, sequences, first)
     expected_logits = np.stack([drafts[f"p{n}_draft_logits"][:nextn] for n in LENGTHS])

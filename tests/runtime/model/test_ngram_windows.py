@@ -6,14 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ngram_model import PRIMES, VOCABULARY, rows, window, windows
+from step_batch import Row, batch_of, padding_row
 
 from deepinfer_gen.runtime.batch import ForwardBatch
 
@@ -28,22 +27,9 @@ class Branch:
     done: int = 0
 
 
-def batch_of(parts: Sequence[tuple[Sequence[int], int, int]], depth: int, padding: Sequence[int] = ()) -> ForwardBatch:
-    """Rows of ``count`` ids from place ``start`` of a list, then padding rows, as a scheduler lays them out."""
-    parts = [*parts, *(([0] * count, 0, count) for count in padding)]
-    counts = [count for _, _, count in parts]
-    step = SimpleNamespace(
-        input_ids=np.array([i for ids, start, count in parts for i in ids[start : start + count]], np.int32),
-        positions=np.array([start + i for _, start, count in parts for i in range(count)], np.int32),
-        row_of_token=np.repeat(np.arange(len(parts)), counts),
-        q_len=np.array(counts, np.int32),
-        k_len=np.array([start + count for _, start, count in parts], np.int32),
-        prefill_len=np.array([len(ids) for ids, _, _ in parts], np.int32),
-        slot=np.zeros(len(parts), np.int32),
-        block_table=np.zeros((len(parts), 2), np.int32),
-        history=np.array([([-1] * depth + list(ids[:start]))[start:][:depth] for ids, start, _ in parts], np.int32),
-    )
-    return ForwardBatch.from_step(step, torch.device("cpu"))
+def step_of(parts: Sequence[tuple[Sequence[int], int, int]], depth: int, padding: Sequence[int] = ()) -> ForwardBatch:
+    """Rows of ``count`` ids from place ``start`` of a list, then padding rows."""
+    return batch_of([*(Row(*part) for part in parts), *map(padding_row, padding)], history=depth)
 
 
 class Schedule:
@@ -86,7 +72,7 @@ class Schedule:
         self.change()
 
     def check(self, parts: list[tuple[list[int], int, int]], padding: list[int]) -> None:
-        found = windows(batch_of(parts, self.depth, padding))
+        found = windows(step_of(parts, self.depth, padding))
         expected = [window(ids, start + i, self.depth) for ids, start, count in parts for i in range(count)]
         expected += [window([0] * count, i, self.depth) for count in padding for i in range(count)]
         assert found.tolist() == expected
@@ -132,8 +118,8 @@ def test_trap_20_any_cuts_equal_one_shot(ids: list[int], data: st.DataObject) ->
     """Every piece of a sequence in one step together, in any order, has the rows that one shot gives it."""
     cuts = sorted({0, len(ids), *data.draw(st.lists(st.integers(0, len(ids))))})
     pieces = data.draw(st.permutations(list(pairwise(cuts))))
-    whole = rows(windows(batch_of([(ids, 0, len(ids))], 3)))
-    found = rows(windows(batch_of([(ids, start, end - start) for start, end in pieces], 3)))
+    whole = rows(windows(step_of([(ids, 0, len(ids))], 3)))
+    found = rows(windows(step_of([(ids, start, end - start) for start, end in pieces], 3)))
     assert torch.equal(found, torch.cat([whole[start:end] for start, end in pieces]))
 
 
@@ -142,7 +128,7 @@ def test_trap_20_an_end_token_inside_a_sequence_ends_nothing() -> None:
     for token in (0, 1, 2):
         ids = [5, token, 6, 7, 8]
         for cut in range(5):
-            found = windows(batch_of([(ids, cut, 5 - cut)], 3)).tolist()
+            found = windows(step_of([(ids, cut, 5 - cut)], 3)).tolist()
             assert found == [window(ids, p, 3) for p in range(cut, 5)]
 
 
@@ -151,7 +137,7 @@ def test_padding_rows_stay_inside_the_table(padding: list[int]) -> None:
     """Their ids are 0, their sequences start: rows like any, in a step with others or alone."""
     total = sum(PRIMES[:6])
     for parts in ([], [([4, 9, 11], 1, 2)]):
-        found = rows(windows(batch_of(parts, 3, padding)))
+        found = rows(windows(step_of(parts, 3, padding)))
         assert found.shape == (sum(padding) + 2 * len(parts), 6)
         assert found.min() >= 0
         assert found.max() < total

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from step_batch import Row, batch_of
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.block_formats import quantize_activation
@@ -26,6 +27,7 @@ from deepinfer_gen.runtime.kv_cache import RegionRows
 from deepinfer_gen.runtime.model.indexer import best_entries, candidate_mask
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.model.rope import rotary_table, rotate_tail
+from deepinfer_gen.runtime.model.step_context import StepContext
 from deepinfer_gen.runtime.plan_types import RopePlan
 
 
@@ -57,7 +59,6 @@ def test_tiles_give_the_same_rows(count: int, tile: int) -> None:
     pre, comb = rand(count, 4).sigmoid(), rand(count, 4, 4).softmax(2)
     close(collapse(streams, pre, tokens=tile), torch.einsum("tn,tnd->td", pre, streams))
     out = expand(x, streams, pre, comb, tokens=tile)
-    # Trap 3: the first index of comb is the input stream.
     close(out, pre.unsqueeze(2) * x.unsqueeze(1) + torch.einsum("tij,tid->tjd", comb, streams))
     members = torch.randint(0, count, (count, 2))
     rows = rand(count, 8)
@@ -77,7 +78,6 @@ def test_moe_equals_a_loop_over_tokens(count: int, tile: int, seed: int) -> None
     for token in range(count):
         for expert, weight in zip(chosen[token], weights[token], strict=True):
             gate, up = (w13[expert] @ x[token]).chunk(2)
-            # Trap 15: the gate is clamped from above only, up both ways.
             hidden = torch.nn.functional.silu(gate.clamp(max=0.5)) * up.clamp(-0.5, 0.5)
             expected[token] += w2[expert] @ (hidden * weight)
     asked: list[int] = []
@@ -102,6 +102,18 @@ def test_trap_15_the_gate_has_no_lower_clamp() -> None:
     assert found[0, 1] == pytest.approx(10 / (1 + math.exp(-10)) * 10)
 
 
+def test_trap_14_the_weight_is_applied_before_the_second_product() -> None:
+    """Where operands are rounded to 8 bits, before and after are different numbers; 0.3 is no power of two."""
+    x, w13, w2 = rand(3, 32).bfloat16(), rand(64, 32, seed=1), rand(32, 32, seed=2)
+    chosen, weights = torch.zeros(3, 1, dtype=torch.int64), torch.full((3, 1), 0.3)
+    found = moe_experts(x, chosen, weights, lambda _: w13, lambda _: w2, experts=1, limit=9.0, quantized=True, tokens=3)
+    hidden = swiglu(*(quantize_activation(x) @ w13.t()).bfloat16().chunk(2, 1), 9.0)
+    before = quantize_activation((0.3 * hidden).bfloat16()) @ w2.t()
+    after = 0.3 * (quantize_activation(hidden.bfloat16()) @ w2.t())
+    close(found, before.bfloat16().float())
+    assert (after - before).abs().max() > 0.01
+
+
 @settings(max_examples=20, deadline=None)
 @given(tile=st.integers(1, 7), seed=st.integers(0, 99))
 def test_attention_equals_a_loop(tile: int, seed: int) -> None:
@@ -124,8 +136,16 @@ def test_attention_equals_a_loop(tile: int, seed: int) -> None:
         keys = torch.cat([rows[index[t][valid[t]]], blocks.view(-1, 4)[offsets[t][chosen[t]] // 4]])
         for h in range(2):
             scores = (keys @ q[t, h] * 0.5).exp()
-            # Trap 16: the sink is not scaled and only enlarges the denominator.
             close(found[t, h], scores @ keys / (scores.sum() + sink[h].exp()))
+
+
+def test_trap_16_the_sink_is_not_scaled_and_has_no_value() -> None:
+    """Scores of 0 and sinks of ln 3 and 0: weights of 1 / 4 and 1 / 2. Scaled by 1 / 8, 3 would be 3^(1 / 8)."""
+    key, sink = rand(1, 64), torch.tensor([math.log(3.0), 0.0])
+    window = WindowRows(key, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool))
+    arguments = {"scale": 1 / 8, "probabilities": torch.float32, "queries": 1}
+    found = sparse_attention(torch.zeros(1, 2, 64), window, None, sink, **arguments)
+    close(found, torch.stack([key / 4, key / 2], 1))
 
 
 def test_rounded_weights_are_relative_to_the_best_row_even_below_the_sink() -> None:
@@ -147,32 +167,32 @@ def test_rounded_weights_are_relative_to_the_best_row_even_below_the_sink() -> N
 @given(queries=st.integers(1, 6), entries=st.integers(1, 12), width=st.integers(1, 11))
 def test_index_scores_equal_a_loop(queries: int, entries: int, width: int) -> None:
     q, weights, keys = rand(5, 3, 4), rand(5, 3, seed=1), rand(6, 4, 4, seed=2)
-    units = torch.tensor([[5, 1, 2]] * 2 + [[3, 4, 1]] * 3)
+    tables = torch.tensor([[5, 1, 2]] * 2 + [[3, 4, 1]] * 3)
     visible = torch.tensor([0, 1, 4, 7, 11])
-    found = index_scores(q, weights, region(keys), units, visible, width=width, queries=queries, entries=entries)
+    found = index_scores(q, weights, region(keys), tables, visible, width=width, queries=queries, entries=entries)
     for t in range(5):
         for j in range(width):
-            key = keys[units[t, j // 4], j % 4]
-            # Trap 32: entry j is visible only below floor((p + 1) / ratio), which is 0 for the first query.
+            key = keys[tables[t, j // 4], j % 4]
             expected = (weights[t] * (q[t] @ key).relu()).sum() if j < visible[t] else torch.tensor(-torch.inf)
             close(found[t, j], expected)
 
 
+def passes(comb: torch.Tensor, axes: str, eps: float = 1e-6) -> torch.Tensor:
+    """Sinkhorn passes in order: ``r`` divides by the sum over a row, ``c`` by that over a column."""
+    for axis in axes:
+        comb = comb / (comb.sum(2 if axis == "r" else 1, keepdim=True) + eps)
+    return comb
+
+
 def test_trap_13_sinkhorn_order() -> None:
-    eps, start = 1e-6, (rand(3, 4, 4) * 3).softmax(2) + 1e-6
-    expected = start.clone()
-    expected /= expected.sum(1, keepdim=True) + eps
-    for _ in range(19):
-        expected /= expected.sum(2, keepdim=True) + eps
-        expected /= expected.sum(1, keepdim=True) + eps
-    found = sinkhorn(start, iterations=20, eps=eps)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(found.sum(1), torch.ones(3, 4), rtol=0, atol=2e-6)
-    other = start.clone()
-    for _ in range(20):
-        other /= other.sum(2, keepdim=True) + eps
-        other /= other.sum(1, keepdim=True) + eps
-    assert (other - sinkhorn(start, iterations=1, eps=eps)).abs().max() > 1e-3
+    """On numbers that neither pass has touched, and after few passes, since many lead to one matrix from anywhere."""
+    start = rand(3, 4, 4).exp()
+    for iterations in (1, 2, 20):
+        found = sinkhorn(start, iterations=iterations, eps=1e-6)
+        close(found, passes(start, "c" + "rc" * (iterations - 1)))
+        torch.testing.assert_close(found.sum(1), torch.ones(3, 4), rtol=0, atol=5e-6)
+    for other in ("rcrc", "crcr", "rcr"):
+        assert (passes(start, other) - passes(start, "crc")).abs().max() > 1e-3
 
 
 def test_mix_ranges() -> None:
@@ -238,11 +258,11 @@ def test_trap_10_rotation_of_adjacent_pairs_of_the_tail() -> None:
         angle = 3 * frequency
         expected = [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
         close(turned[0, 0, pair : pair + 2], torch.tensor(expected))
-    # Trap 11: the conjugate undoes it.
+    # The conjugate undoes it.
     close(rotate_tail(turned.clone(), table[3:4].conj()), x)
 
 
-def test_trap_9_yarn_changes_frequencies_only() -> None:
+def test_trap_10_yarn_changes_frequencies_only() -> None:
     plain = rotary_table(RopePlan(160000, 1, 0, 0), 16, 64)
     yarn = rotary_table(RopePlan(160000, 16, 2, 5), 16, 64)
     torch.testing.assert_close(yarn.abs(), torch.ones(64, 8), rtol=0, atol=1e-6)
@@ -257,8 +277,8 @@ def test_selection_is_ascending_and_padded() -> None:
     assert best_entries(scores, 9).tolist() == [[0, 1, 2, -1], [-1] * 4, [0, 1, 2, 3]]
 
 
-def test_trap_32_and_33_candidates() -> None:
-    """The newest block is kept though it scores last; a query that sees nothing keeps none, not block -1 or 0."""
+def test_trap_32_the_newest_block_is_kept_and_none_of_a_query_that_sees_nothing() -> None:
+    """Though it scores last; the block before the first is not the last one, nor block 0."""
     scores = torch.full((3, 7), -torch.inf)
     scores[0] = torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 1.0])
     scores[1, :1] = 2.0
@@ -266,6 +286,28 @@ def test_trap_32_and_33_candidates() -> None:
     assert kept[0].tolist() == [True, True, False, False, False, False, True]
     assert kept[1].tolist() == [True, True] + [False] * 5
     assert not kept[2].any()
+
+
+def test_trap_33_a_pad_does_not_collide_with_entry_or_block_0() -> None:
+    """Fewer blocks than may be kept, fewer entries than are asked for, and the first of both is not among them."""
+    scores = torch.full((1, 8), -torch.inf)
+    scores[0, 4:6] = torch.tensor([1.0, 2.0])
+    kept = candidate_mask(scores, torch.tensor([6]), blocks=3, block_size=2)
+    assert kept[0].tolist() == [False] * 4 + [True] * 2 + [False] * 2
+    assert best_entries(scores, 4).tolist() == [[4, 5, -1, -1]]
+
+
+def test_trap_33_a_pad_reads_nothing_though_it_points_at_entry_0() -> None:
+    keys = rand(1, 4, 4)
+    step = StepContext(batch_of([Row([0] * 4, 0, 4)]), cache=None, rotary={})  # type: ignore[arg-type]
+    step.publish(3, region(keys), torch.tensor([[2, -1]] * 4))
+    entries = step.selections[3].rows(region(keys))
+    assert entries.valid.tolist() == [[True, False]] * 4
+    nothing = WindowRows(torch.zeros(1, 4), torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 1, dtype=torch.bool))
+    found = sparse_attention(
+        rand(4, 1, 4), nothing, entries, torch.full((1,), -50.0), scale=1.0, probabilities=torch.float32, queries=4
+    )
+    close(found, keys[0, 2].expand(4, 1, 4))
 
 
 @pytest.mark.parametrize("fault", ["absent", "implementation", "tile"])

@@ -23,8 +23,8 @@ def context(driver: Any, batch: ForwardBatch) -> StepContext:
     return context
 
 
-def test_trap_8_and_32_entries_of_ratio_2(make_driver: Any, engine: Any) -> None:
-    """Positions 3..6 complete entries 1 and 2, which begin at 2 and 4; floor((p + 1) / 2) are visible."""
+def test_trap_8_an_entry_stands_at_its_first_token(make_driver: Any, engine: Any) -> None:
+    """Positions 3..6 complete entries 1 and 2 of ratio 2: these begin at 2 and 4, where they are rotated."""
     driver = make_driver()
     sequence = driver.add(range(20))
     driver.step([(sequence, 3)])
@@ -32,9 +32,19 @@ def test_trap_8_and_32_entries_of_ratio_2(make_driver: Any, engine: Any) -> None
     index = step.entries(driver.cache.block_rows(engine.plan.layers[2].main), 2)
     assert index.tokens.tolist() == [0, 2]
     assert index.positions.tolist() == [2, 4]
-    assert index.visible.tolist() == [2, 2, 3, 3]
     assert index.row.tolist() == [1, 2]
     assert index.block.tolist() == [sequence.table[0]] * 2
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [0, 1, 1, 2, 2])])
+def test_trap_32_only_completed_entries_are_visible(
+    ratio: int, expected: list[int], make_driver: Any, engine: Any
+) -> None:
+    """floor((p + 1) / ratio) of them: at ratio 2 the first token sees none."""
+    driver = make_driver()
+    step = context(driver, driver.batch([(driver.add(range(5)), 5)]))
+    layer = next(layer for layer in engine.plan.layers if layer.ratio == ratio)
+    assert step.entries(driver.cache.block_rows(layer.main), ratio).visible.tolist() == expected
 
 
 def test_ring_places_are_written_once_and_hold_the_last_rows(make_driver: Any, engine: Any) -> None:
@@ -43,7 +53,7 @@ def test_ring_places_are_written_once_and_hold_the_last_rows(make_driver: Any, e
     long, short = driver.add(range(200)), driver.add(range(5))
     driver.step([(short, 2)])
     index = context(driver, driver.batch([(long, 200), (short, 3)])).ring(
-        driver.cache.slot_rows(engine.plan.layers[0].swa), 127
+        driver.cache.slot_rows(engine.plan.layers[0].swa), 128
     )
     places = list(zip(index.write_slot.tolist(), index.write_row.tolist(), strict=True))
     assert len(set(places)) == len(places)
@@ -107,6 +117,22 @@ def test_trap_31_selections_end_with_the_step(make_driver: Any, oracle: Mapping[
     sharing = driver.model.layers[3]
     with pytest.raises(KeyError):
         sharing(torch.zeros(3, 4, 128), torch.ones(3, 4), step)
+
+
+def test_trap_45_padding_tokens_have_candidates_too(make_driver: Any, oracle: Mapping[str, Any]) -> None:
+    """A step has as many tokens as its graph, more than were scheduled; none of its buffers is smaller."""
+    driver = make_driver()
+    sequence = driver.add(oracle["p129_ids"])
+    driver.prefill(sequence)
+    sequence.ids += [5]
+    step = context(driver, driver.batch([(sequence, 1)], padding=[3, 3]))
+    source = driver.model.layers[6].attention
+    with torch.inference_mode():
+        out = source(torch.randn(7, 128, generator=torch.Generator().manual_seed(0)), step)
+    assert step.candidates is not None
+    assert step.candidates.shape == (7, 130)
+    assert step.selections[6].entries.shape[0] == out.shape[0] == 7
+    assert out.isfinite().all()
 
 
 def test_a_row_gives_the_same_alone_and_beside_others(make_driver: Any, oracle: Mapping[str, Any]) -> None:

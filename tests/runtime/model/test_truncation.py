@@ -151,7 +151,7 @@ def test_windows_begin_at_the_floor_of_each_row(truncated: MakeDriver) -> None:
     assert (live.batch.q_start.tolist(), live.batch.q_len.tolist()) == ([0, 20, 30], [20, 10, 0])
     assert live.places(torch.tensor([39, 10])).tolist() == [29, 0]
     step = driver.model.begin(batch, driver.cache).truncated(live)
-    index = step.ring(driver.cache.slot_rows(driver.model.plan.layers[6].swa), 127)
+    index = step.ring(driver.cache.slot_rows(driver.model.plan.layers[6].swa), 128)
     assert index.valid.sum(1).tolist() == [*range(1, 21), *range(1, 11)]
     long.ids.append(9)
     long.done = 300

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 from compiled_tiny import compiled_tiny
+from paged_driver import UNWRITTEN, Driver
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.model.model import load_model
 from deepinfer_gen.runtime.plan_types import YocoPlan
-
-from .conftest import UNWRITTEN, Driver
 
 MakeDriver = Callable[..., Any]
 CHUNKS = ((0, 100), (100, 220), (220, 300), (300, 301))

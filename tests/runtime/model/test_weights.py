@@ -175,6 +175,12 @@ def test_e4m3_tiles_end_at_the_edge() -> None:
     assert decoded[4].tolist() == [4, 4, 4, 4, 8, 8]
 
 
+def test_a_tile_may_be_larger_than_the_weight() -> None:
+    """A config may state any tile; nothing of its size is allocated."""
+    weight, scale = torch.full((2, 3), 0x38, dtype=torch.uint8), torch.tensor([[128]], dtype=torch.uint8)
+    assert dequantize_tiles(weight, scale, (2**40, 2**40)).tolist() == [[2.0] * 3] * 2
+
+
 def test_e4m3_rows() -> None:
     weight = torch.tensor([[0x38, 0xB8, 0x01, 0x7E]], dtype=torch.uint8)  # 1, -1, 2^-9, 448
     scale = torch.tensor([[128, 126]], dtype=torch.uint8)

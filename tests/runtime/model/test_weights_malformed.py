@@ -90,11 +90,6 @@ def case(pristine: Case) -> Iterator[Case]:
     pristine.restore()
 
 
-def first_entry(header: dict[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = next(iter(header.values()))
-    return entry
-
-
 def test_the_checkpoint_loads(case: Case) -> None:
     """3 globals, 10 + 1 + 2 of attention, 2 norms, 6 + 3 + 6 of streams, gate and shared expert, 4 + 3 of a source."""
     assert case.load().report.loaded == 3 + 13 + 2 + 15 + 7 + 2 * 6

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import FIRST, Stored, copy_checkpoint, edit_index, edit_shard, plan_of, preset_config, read_shard
+from recorder import Recorder
 from shipped import shipped_plan
 
 from deepinfer_gen.checkpoint_table import TensorSpec
@@ -45,6 +46,44 @@ def refused(plan: ModelPlan, folder: Path) -> list[str]:
 def released() -> dict[str, TensorSpec]:
     plan = model_plan(shipped_plan("v41-flash-normal-ep8"))
     return demand(plan, Constants.of(plan), 0, 8).all
+
+
+def layers_with(part: str) -> list[int]:
+    """Backbone layers of the released checkpoint that have a tensor of this name."""
+    return [int(name.split(".")[1]) for name in released() if name.startswith("layers.") and name.endswith(part)]
+
+
+def test_trap_4_layers_share_compressors_and_ratio_1_keeps_every_token() -> None:
+    """38 layers have a ratio, four a compressor; the last twenty have ratio 1, which is a cache in full length."""
+    plan = model_plan(shipped_plan("v41-flash-normal-ep8"))
+    assert layers_with("compressor.wkv.weight") == [2, 8, 14, 20]
+    assert [layer.ratio for layer in plan.layers] == [0] * 2 + [2] * 18 + [1] * 20
+    late = plan.layers[20:]
+    assert {layer.kv_source for layer in late} == {20}
+    assert {layer.main and layer.main.rows for layer in late} == {128}, "a row for each token of a block"
+    assert {layer.main and layer.main.rows for layer in plan.layers[2:20]} == {64}
+
+
+def test_trap_5_only_ratio_2_pools_and_pairs_do_not_overlap(model: Any, make_driver: Any) -> None:
+    """Three gates for four compressors, no position embedding of group members, groups of two tokens each."""
+    assert layers_with("compressor.wgate.weight") == [2, 8, 14]
+    parts = {name.split(".compressor.")[1] for name in released() if ".compressor." in name}
+    assert parts == {"wkv.weight", "wgate.weight", "norm.weight"}
+    compressors = {layer.index: layer.attention.compressor for layer in model.layers}
+    assert {i: c.wgate is not None for i, c in compressors.items() if c} == {2: True, 4: True, 6: False}
+
+    driver = make_driver()
+    step = model.begin(driver.batch([(driver.add(range(6)), 6)]), driver.cache)
+    main = driver.cache.block_rows(model.plan.layers[2].main)
+    recorder = Recorder(model.operators)
+    module = compressors[2]
+    module.operators = recorder
+    with torch.inference_mode():
+        module(torch.randn(6, 128, generator=torch.Generator().manual_seed(0)), main, step)
+    module.operators = model.operators
+    (((_, members), _),) = recorder.calls["pool_members"]
+    first = members[0, 0]
+    assert (members - first).tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_trap_23_scales_of_another_tile_are_refused(plan: ModelPlan, folder: Path) -> None:
@@ -104,6 +143,22 @@ def test_trap_24_experts_of_eight_bit_floats_are_refused(plan: ModelPlan, folder
     expert = Stored("F8_E4M3", [64, 128], bytes(64 * 128))
     edit_shard(folder, FIRST, lambda t: t.update({"layers.0.ffn.experts.3.w1.weight": expert}))
     assert "'layers.0.ffn.experts.3.w1.weight' has shape [64, 128], expected I8 [64, 64]" in refused(plan, folder)[0]
+
+
+def test_trap_25_eight_bit_floats_are_of_the_fn_variant(plan: ModelPlan, folder: Path) -> None:
+    """0x38 is 1 and not 0.5, 0x80 is -0 and not NaN; the scale 127 is 1."""
+    name, codes = "layers.0.attn.wkv", bytes([0x38, 0x80, 0x7E, 0xB8]) * 16 * 128
+    weight, scale = Stored("F8_E4M3", [64, 128], codes), Stored("F8_E8M0", [2, 4], b"\x7f" * 8)
+    edit_shard(folder, FIRST, lambda t: t.update({f"{name}.weight": weight, f"{name}.scale": scale}))
+    decoded = Matrix(load(plan, folder), name).decode()[0, :4]
+    assert decoded.tolist() == [1.0, 0.0, 448.0, -1.0]
+    assert decoded[1].signbit()
+
+
+def test_trap_25_weights_of_the_fnuz_variant_are_refused(plan: ModelPlan, folder: Path) -> None:
+    name = "layers.0.attn.wkv.weight"
+    edit_shard(folder, FIRST, lambda t: t.update({name: Stored("F8_E4M3FNUZ", [64, 128], bytes(64 * 128))}))
+    assert f"'{name}' has type F8_E4M3FNUZ, expected F8_E4M3 [64, 128]" in refused(plan, folder)[0]
 
 
 def test_trap_27_no_rule_rewrites_a_name(plan: ModelPlan, folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepinfer_gen.runtime.bytes_estimator import BytesEstimator
 from deepinfer_gen.runtime.flops_estimator import FlopsEstimator
 from deepinfer_gen.runtime.step_rows import StepRows
 
@@ -23,9 +25,6 @@ HEAD = 129280 * 5120 + 4 * 5120  # and the last collapse
 ENGRAM = 25600 * 6144 + 2 * 4 * 5120  # and four dot products, four additions of the gated value
 # An attended row: 64 heads of 512, once as key and once as value. A scored entry: 32 heads of 128, then their sum.
 ROW, ENTRY = 2 * 64 * 512, 32 * 128 + 32
-WINDOW_LAYERS = (0, 1)
-RATIO_2_LAYERS = range(2, 20)
-RATIO_1_LAYERS = range(20, 40)
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +116,22 @@ def test_ragged_truncated_rows_against_a_loop_over_queries(truncated: FlopsEstim
     assert step.compressor == 2 * all_rows * (4 * SOURCE + 3 * 512 * 5120)
     assert step.draft == 2 * kept_rows * (5120 * 15360 + 3 * 512 * 5120)
     assert step.head == 0
+
+
+@pytest.mark.parametrize("targets", [(37, 38, 39), (2, 19, 39), (1, 2, 3)])
+def test_drafts_take_the_kept_rows_wherever_their_targets_lie(normal_engine: Any, targets: tuple[int, ...]) -> None:
+    """Features from before the cut are dropped with their rows there: rings hold what the last layers kept."""
+    model = normal_engine.model
+    model = replace(model, draft=replace(model.draft, target_layers=targets))
+    rows = StepRows.of([256], [512], logits_rows=1, kept=[100], floor=[412], drafting=[1])
+    flops = FlopsEstimator(model, normal_engine.values).step(rows)
+    # 100 rows are stored; a block of 5 attends to 100 rows and itself in three layers.
+    block = FlopsEstimator(model, normal_engine.values).step(StepRows.of([100], [100], logits_rows=1, drafting=[1]))
+    assert flops.draft == block.draft
+    step = BytesEstimator(model, normal_engine.values).step(rows)
+    plain = BytesEstimator(replace(model, draft=None), normal_engine.values).step(rows)
+    assert step.cache_written - plain.cache_written == 3 * 100 * 528
+    assert step.cache_read - plain.cache_read == 3 * 100 * 528
 
 
 def test_rows_that_cannot_be_are_refused() -> None:
