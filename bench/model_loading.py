@@ -95,7 +95,7 @@ def measure(plan_folder: Path, checkpoint: Path, rank: int, ranks: int, reader: 
     from deepinfer_gen.specs.load import load_spec
     from deepinfer_gen.specs.resolve import resolve
 
-    plan = model_plan(derive(resolve(load_spec(plan_folder / "case.yaml"))))
+    plan = model_plan(derive(resolve(load_spec(plan_folder / "spec.yaml"))))
     constants = Constants.of(plan)
     names = list(demand(plan, constants, rank, ranks).held)
     MetaWeights(plan, constants, rank, ranks).stored(names[0])  # what the first tensor of a process initialises
