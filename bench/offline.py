@@ -24,6 +24,7 @@ from deepinfer_gen import LLM, SamplingParams
 from deepinfer_gen.runtime.batch import ForwardBatch
 from deepinfer_gen.runtime.kv_cache import KVCache
 from deepinfer_gen.runtime.model.model import Model
+from deepinfer_gen.runtime.model.step_counts import StepCounts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,6 +91,11 @@ class TimedModel:
         self.model: Model = self.worker._model
         self.worker._model = self
         self.seconds = 0.0
+
+    @property
+    def counts(self) -> StepCounts:
+        """What the latest step computed and wrote."""
+        return self.model.counts
 
     def __call__(self, batch: ForwardBatch, cache: KVCache, output_tokens: torch.Tensor) -> torch.Tensor:
         start = time.perf_counter()
