@@ -34,10 +34,11 @@ class PlannedRows(NamedTuple):
 class LastStep(NamedTuple):
     """The P rows of the step before, in the buffers of the device; P is at least 1.
 
-    ``assumed`` [P]: tokens that the host takes the row for having yielded (1 + its cap of drafts while the step
-    is not committed, since a second split may verify as many; the true count afterwards). ``counts`` [P]: tokens that it yielded, 1 .. max_q for a row that goes on.
-    ``first`` [P]: its first query's token. ``tokens`` [P, max_q]: what it yielded, the accepted drafts and the token
-    after them. ``drafts`` [P, max_q - 1]: the drafts that follow those. ``history`` [P, depth]: ids before ``first``.
+    ``assumed`` [P]: tokens that the host takes the row for having yielded (1 + its cap of drafts while the step is not
+    committed, since a second split may verify as many; the true count afterwards). ``counts`` [P]: tokens that it
+    yielded, 1 .. max_q for a row that goes on. ``first`` [P]: its first query's token. ``tokens`` [P, max_q]: what it
+    yielded, the accepted drafts and the token after them. ``drafts`` [P, max_q - 1]: the drafts that follow those.
+    ``history`` [P, depth]: ids before ``first``.
     """
 
     assumed: Tensor
