@@ -127,8 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as fault:
         return _report(fault.diagnostics, common.error_format, EXIT_BAD_INPUT)
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; point it where that succeeds.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_unwritable_output()
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         sys.stderr.write(f"{PROG}: interrupted\n")
@@ -137,9 +136,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if common.debug:
             raise
         if isinstance(fault, OSError) and (fault.filename is not None or fault.errno in _MACHINE_FAULTS):
+            _drop_unwritable_output()
             return _report([_file_fault(fault)], common.error_format, EXIT_BAD_INPUT)
         return _report([_internal_fault(fault, arguments)], common.error_format, EXIT_INTERNAL)
     return status
+
+
+def _drop_unwritable_output() -> None:
+    """The interpreter flushes stdout once more at exit and would end with a status of its own if that failed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_closed_streams() -> None:

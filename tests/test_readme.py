@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -54,10 +55,11 @@ def test_console_blocks_show_the_real_output(command: str, output: str, tmp_path
 
 
 def invoke(words: list[str], folder: Path) -> str:
-    """What a terminal shows, without the log lines."""
+    """What a terminal shows, without the log lines: both streams in the order in which they are written."""
     command = [sys.executable, "-m", "deepinfer_gen", *words]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     result = subprocess.run(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
     )
     return re.sub(r"^INFO .*\n", "", result.stdout, flags=re.MULTILINE)
 

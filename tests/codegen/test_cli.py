@@ -240,9 +240,11 @@ def test_plugins_of_pydantic_do_not_take_part(tmp_path: Path) -> None:
         (">/dev/full", 2, "error[DI256]: a file cannot be written: No space left on device\nhelp: make room"),
     ],
 )
-def test_a_stdout_that_takes_nothing(redirection: str, status: int, said: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stdout_that_takes_nothing(redirection: str, status: int, said: str, unbuffered: str) -> None:
     command = f'"{sys.executable}" -m deepinfer_gen plan tiny-cpu {redirection}'
-    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, env=environment)
     assert (result.returncode, result.stderr[: len(said)]) == (status, said)
 
 
