@@ -6,26 +6,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from agreement import compare
 from oracle.second_opinion import Result, alone, verdict
 from random_config import draw_model
 from random_sample import make_sample
 
 SEED = 0
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def check(folder: Path, number: int) -> None:

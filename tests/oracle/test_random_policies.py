@@ -6,7 +6,6 @@ What a model's widths do not allow is refused by name when it is planned. All el
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,6 @@ WIDTHS = {"DI040", "DI053", "DI440"}
 """Refusals that only say that a width does not suit a format or a policy."""
 
 TOKENS = 60
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def draw_wide(rng: random.Random) -> RandomModel:

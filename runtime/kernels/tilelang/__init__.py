@@ -32,7 +32,8 @@ def implementation(name: str, kind: str, static: Mapping[str, Any]) -> Callable[
     from deepinfer_gen.runtime.kernels.tilelang.compile import Target
 
     module = import_module(f"{__name__}.{name}")
-    return module.bind(Target(BACKENDS[kind]), **static)  # type: ignore[no-any-return]
+    bound: Callable[..., Any] = module.bind(Target(BACKENDS[kind]), **static)
+    return bound
 
 
 def _not_built(what: str, built: Mapping[str, str] | tuple[str, ...]) -> InputError:

@@ -29,11 +29,13 @@ class Target:
         """A callable that takes tensors and numbers in the order of the body's arguments and writes its outputs."""
         if self.backend == "cpu":
             host_compiler()
-            kernel = tilelang().compile(body, target="c", execution_backend="cython", compile_flags=list(_EXACT))
+            kernel: Callable[..., None] = tilelang().compile(
+                body, target="c", execution_backend="cython", compile_flags=list(_EXACT)
+            )
         else:
             device_compiler()
             kernel = tilelang().compile(body, target="cuda", execution_backend="tvm_ffi")
-        return kernel  # type: ignore[no-any-return]
+        return kernel
 
 
 def lower_cuda(body: Any, arch: str) -> str:
