@@ -53,6 +53,20 @@ class DemandedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class DemandedParameter:
+    """One parameter of the checkpoint in its logical ``shape``, whatever tensors store it.
+
+    ``storage`` is that of its ``Parameter``; ``group`` and ``expert`` are those of its ``DemandedTensor``s.
+    """
+
+    name: str
+    storage: str
+    shape: tuple[int, ...]
+    group: str
+    expert: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LayerParts:
     """What one backbone layer has beside what all have.
 
@@ -157,6 +171,16 @@ def unroll(layers: Sequence[LayerParts], draft_layers: int, operands: Mapping[st
 
     ``operands`` gives the released config names, ``tile_rows``, ``tile_columns`` and ``target_layers``.
     """
+    tile = _whole("tile_rows", operands), _whole("tile_columns", operands)
+    for parameter in unroll_parameters(layers, draft_layers, operands):
+        for name, spec in stored_tensors(parameter, tile):
+            yield DemandedTensor(name, spec, parameter.group, parameter.expert)
+
+
+def unroll_parameters(
+    layers: Sequence[LayerParts], draft_layers: int, operands: Mapping[str, Value]
+) -> Iterator[DemandedParameter]:
+    """Every parameter of the text model, in the order of ``unroll``, whose ``operands`` these are."""
     yield from _unroll(GLOBALS, "", "dense", operands)
     backbone = {**operands, "experts": operands["n_routed_experts"]}
     for layer, parts in enumerate(layers):
@@ -181,6 +205,30 @@ def unroll(layers: Sequence[LayerParts], draft_layers: int, operands: Mapping[st
         if index == draft_layers - 1:
             yield from _unroll(DRAFT_LAST, prefix, "draft_dense", operands)
         yield from _experts(prefix, "draft_experts", drafts)
+
+
+def stored_tensors(parameter: DemandedParameter, tile: tuple[int, int]) -> Iterator[tuple[str, TensorSpec]]:
+    """Name, type and shape of each tensor that stores a parameter: its values, then their scales if it has any.
+
+    ``tile`` is the rows and columns of a dense weight that share one scale byte.
+    """
+    name, shape = parameter.name, parameter.shape
+    match parameter.storage:
+        case "bf16":
+            yield name, TensorSpec("BF16", shape)
+        case "f32":
+            yield name, TensorSpec("F32", shape)
+        case "fp8":
+            yield f"{name}.weight", TensorSpec("F8_E4M3", shape)
+            yield f"{name}.scale", TensorSpec("F8_E8M0", (ceil_div(shape[0], tile[0]), ceil_div(shape[1], tile[1])))
+        case "mxfp4":
+            yield f"{name}.weight", TensorSpec("I8", (shape[0], shape[1] // 2))
+            yield f"{name}.scale", TensorSpec("F8_E8M0", (shape[0], shape[1] // MX_GROUP))
+        case "mxfp8":
+            yield f"{name}.weight", TensorSpec("F8_E4M3", shape)
+            yield f"{name}.scale", TensorSpec("F8_E8M0", (shape[0], shape[1] // MX_GROUP))
+        case storage:
+            raise ValueError(f"parameter {name} has the unknown storage '{storage}'")
 
 
 def bytes_formula(parameter: Parameter) -> str:
@@ -210,41 +258,22 @@ def elements_formula(parameter: Parameter) -> str:
 
 def _unroll(
     table: tuple[Parameter, ...], prefix: str, group: str, operands: Mapping[str, Value]
-) -> Iterator[DemandedTensor]:
+) -> Iterator[DemandedParameter]:
     for parameter in table:
-        for name, spec in _stored(parameter, operands):
-            yield DemandedTensor(prefix + name, spec, group)
+        yield DemandedParameter(prefix + parameter.name, parameter.storage, _shape(parameter, operands), group)
 
 
-def _experts(prefix: str, group: str, operands: Mapping[str, Value]) -> Iterator[DemandedTensor]:
+def _experts(prefix: str, group: str, operands: Mapping[str, Value]) -> Iterator[DemandedParameter]:
     """All experts of a layer; they are equal, so the table is evaluated once and renamed."""
-    tensors = [stored for parameter in EXPERT for stored in _stored(parameter, operands)]
+    shapes = [_shape(parameter, operands) for parameter in EXPERT]
     for expert in range(_whole("experts", operands)):
-        for name, spec in tensors:
-            yield DemandedTensor(f"{prefix}{_EXPERT_PREFIX}.{expert}.{name}", spec, group, expert)
+        for parameter, shape in zip(EXPERT, shapes, strict=True):
+            name = f"{prefix}{_EXPERT_PREFIX}.{expert}.{parameter.name}"
+            yield DemandedParameter(name, parameter.storage, shape, group, expert)
 
 
-def _stored(parameter: Parameter, operands: Mapping[str, Value]) -> Iterator[tuple[str, TensorSpec]]:
-    """Name, type and shape of each stored tensor of a parameter."""
-    name = parameter.name
-    shape = tuple(_whole(expression, operands) for expression in parameter.shape)
-    match parameter.storage:
-        case "bf16":
-            yield name, TensorSpec("BF16", shape)
-        case "f32":
-            yield name, TensorSpec("F32", shape)
-        case "fp8":
-            tile = _whole("tile_rows", operands), _whole("tile_columns", operands)
-            yield f"{name}.weight", TensorSpec("F8_E4M3", shape)
-            yield f"{name}.scale", TensorSpec("F8_E8M0", (ceil_div(shape[0], tile[0]), ceil_div(shape[1], tile[1])))
-        case "mxfp4":
-            yield f"{name}.weight", TensorSpec("I8", (shape[0], shape[1] // 2))
-            yield f"{name}.scale", TensorSpec("F8_E8M0", (shape[0], shape[1] // MX_GROUP))
-        case "mxfp8":
-            yield f"{name}.weight", TensorSpec("F8_E4M3", shape)
-            yield f"{name}.scale", TensorSpec("F8_E8M0", (shape[0], shape[1] // MX_GROUP))
-        case storage:
-            raise ValueError(f"parameter {name} has the unknown storage '{storage}'")
+def _shape(parameter: Parameter, operands: Mapping[str, Value]) -> tuple[int, ...]:
+    return tuple(_whole(expression, operands) for expression in parameter.shape)
 
 
 def _whole(expression: str, operands: Mapping[str, Value]) -> int:
