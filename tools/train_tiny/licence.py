@@ -1,0 +1,29 @@
+"""The attribution that goes with a model trained on Python's library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_NOTICE = """\
+The weights and the tokenizer of this model were trained on the sources of the standard library (with its test suite)
+and on the documentation topics of pydoc, both of CPython {version}. They contain no file of it, but text that the model
+completes can resemble it.
+
+CPython: Copyright (c) 2001-2023 Python Software Foundation; All Rights Reserved.
+Copyright (c) 2000 BeOpen.com. All rights reserved. Copyright (c) 1995-2001 Corporation for National Research
+Initiatives. All Rights Reserved. Copyright (c) 1991-1995 Stichting Mathematisch Centrum. All Rights Reserved.
+
+It is used under the PSF License Agreement (Python Software Foundation License Version 2), whose text, with those of the
+earlier licences that it builds on, stands in LICENSE.python beside this file, as CPython {version} carries it.
+`python tools/train_tiny data` in the source repository says which files were read.
+"""
+
+
+def notice(version: str) -> str:
+    """The attribution for a Python of ``version``."""
+    return _NOTICE.format(version=version)
+
+
+def licence_text(library: Path) -> str:
+    """The licence that an installation carries in ``library``; raises ``FileNotFoundError`` when it has none."""
+    return (library / "LICENSE.txt").read_text(encoding="utf-8")
