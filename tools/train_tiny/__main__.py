@@ -8,6 +8,8 @@ from importlib import import_module
 # In the order in which they are run. A command is the module of its name, which is imported when it is called.
 COMMANDS = {
     "data": "corpus of the running Python, tokenizer, token files, held-out function heads",
+    "train": "the backbone, for hours on a CPU, for minutes on a GPU",
+    "draft": "the drafter, against the frozen backbone",
 }
 
 

@@ -1,0 +1,48 @@
+"""Training checkpoints: float32 parameters under their released names, in files small enough to be sent one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from network import named_parameters
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+_FILE_BYTES = 15 << 20
+
+
+def save(folder: Path, models: list[nn.Module]) -> None:
+    """Write the parameters of all ``models`` as ``weights-N.safetensors``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[dict[str, Tensor]] = [{}]
+    room = _FILE_BYTES
+    for model in models:
+        for name, tensor in named_parameters(model):
+            if tensor.nbytes > room:
+                files.append({})
+                room = _FILE_BYTES
+            files[-1][name] = tensor.detach().to("cpu", torch.float32).contiguous().clone()
+            room -= tensor.nbytes
+    for old in folder.glob("weights-*.safetensors"):
+        old.unlink()
+    for number, tensors in enumerate(files):
+        save_file(tensors, folder / f"weights-{number}.safetensors")
+
+
+def load(folder: Path) -> dict[str, Tensor]:
+    """All parameters of a checkpoint by name."""
+    files = sorted(folder.glob("weights-*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"no weights-N.safetensors in {folder}")
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+@torch.no_grad()
+def restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Copy ``values`` into ``model``; ``KeyError`` for one that is missing, others are left alone."""
+    for name, tensor in named_parameters(model):
+        # Of the two biases of a gate, which training keeps equal, the last would win.
+        if not name.endswith("bias_vl"):
+            tensor.copy_(values[name])

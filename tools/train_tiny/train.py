@@ -1,0 +1,71 @@
+"""``train``: the backbone, on the next token and on the attention that its indexers should predict."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from network import Backbone
+from optimizer import Optimizer
+from rows import load_tokens, whole_rows
+from saved import load, restore, save
+from sizes import read_hashes, read_sizes
+from torch import Tensor, nn
+from training import Loop, add_common_arguments
+
+_BIAS_RATE = 1e-3
+"""By how much a gate's bias moves in a step against the load of its expert."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags."""
+    add_common_arguments(parser, steps=6000, lr=2.5e-3)
+    parser.add_argument("--dropout", type=float, default=0.1, help="of sublayer outputs; Engram rows twice that")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train, or go on training, and leave the checkpoint under ``backbone`` of the work folder."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(arguments.seed)
+    torch.set_float32_matmul_precision("high")
+    folder = arguments.work / "backbone"
+    token_map, hashes = read_hashes(arguments.work / "engram.safetensors")
+    model = Backbone(read_sizes(arguments.config), token_map, hashes, arguments.dropout)
+    if arguments.start:
+        restore(model, load(folder))
+    model.to(device)
+    held_out = torch.from_numpy(whole_rows(load_tokens(arguments.work, "calibration"), arguments.length, arguments.batch)[: arguments.held_out])
+
+    def step(ids: Tensor) -> Tensor:
+        loss, index_loss = losses(model, ids)
+        (loss + index_loss).backward()
+        balance(model.layers)
+        return torch.stack([loss, index_loss])
+
+    def evaluate() -> dict[str, float]:
+        model.eval()
+        # With gradients enabled, so that nothing is compiled a second time.
+        found = torch.stack([torch.stack(losses(model, rows.to(device))).detach() for rows in held_out]).mean(0)
+        model.train()
+        return {"held_out_loss": found[0].item(), "held_out_index_loss": found[1].item()}
+
+    optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
+    loop = Loop(("loss", "index_loss"), step, optimizer, evaluate, lambda: save(folder, [model]))
+    loop.run(arguments, load_tokens(arguments.work, "train"), arguments.work / "backbone-curve.jsonl")
+
+
+def losses(model: Backbone, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Nats per token of ids [B, T + 1], and the mean divergence of the indexers."""
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+        logits, _, index_losses = model(ids[:, :-1])
+    loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+    return loss, torch.stack(index_losses).mean()
+
+
+@torch.no_grad()
+def balance(layers: nn.ModuleList) -> None:
+    """Move each gate's bias towards equal loads of its experts, as the released models were trained."""
+    for layer in layers:
+        gate = layer.ffn.gate
+        gate.bias.add_(torch.sign(gate.load.mean() - gate.load), alpha=_BIAS_RATE)
