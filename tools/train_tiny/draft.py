@@ -22,6 +22,7 @@ _NAMES = ("cross_entropy", "total_variation", "confidence")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags."""
     add_common_arguments(parser, steps=3000, lr=2.5e-3)
+    parser.add_argument("--dropout", type=float, default=0.1, help="of sublayer outputs")
     parser.add_argument("--anchors", type=int, default=64, help="draft blocks of a row")
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     sizes = read_sizes(arguments.config)
     backbone = Backbone(sizes, *read_hashes(arguments.work / "engram.safetensors")).eval().requires_grad_(False)
     restore(backbone, load(arguments.work / "backbone"))
-    model = Drafter(sizes)
+    model = Drafter(sizes, arguments.dropout)
     if arguments.start:
         restore(model, load(folder))
     backbone.to(device)
@@ -61,7 +62,9 @@ def run(arguments: argparse.Namespace) -> None:
         return parts
 
     def evaluate() -> dict[str, float]:
+        model.eval()
         found = torch.stack([figures(rows.to(device))[1] for rows in held_out]).mean(0)
+        model.train()
         values = dict(zip((f"held_out_{name}" for name in names), found.tolist(), strict=True))
         # A draft counts only if all before it agree; independence makes this a rough guide.
         agreement = itertools.accumulate(found[len(_NAMES) :].tolist(), lambda a, b: a * b)

@@ -62,9 +62,9 @@ class DraftLayer(Layer):
 class Drafter(nn.Module):
     """The layers ``mtp.0`` and on."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, dropout: float = 0.0) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.dropout = sizes, dropout
         self.mtp = nn.ModuleList(DraftLayer(sizes, i) for i in range(sizes.num_nextn_predict_layers))
         self.register_buffer("turns", rotation(sizes, compressed=False), persistent=False)
 
@@ -90,10 +90,11 @@ class Drafter(nn.Module):
                 keys = layer.attn.rows(u, own["attn"], turn)
                 kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else q.dtype
                 o = block_attention(q.to(kind), keys.to(kind), ring.to(kind), before, layer.attn.attn_sink)  # noqa: B023
-                return layer.attn.output(o, own["attn"], turn).flatten(1, 2)
+                y = layer.attn.output(o, own["attn"], turn).flatten(1, 2)
+                return F.dropout(y, self.dropout, self.training)
 
             x, pre = layer.attended(x, pre, attend)
-            x, pre = layer.fed(x, pre, own["ffn"], 0.0)
+            x, pre = layer.fed(x, pre, own["ffn"], self.dropout)
         state = (x * pre.unsqueeze(-1)).sum(2).unflatten(1, places.shape[1:])
         guesses = F.linear(collapse_norm(x, pre, last.norm.weight), head).unflatten(1, places.shape[1:])
         previous = F.embedding(ids.gather(1, places.flatten(1)).view_as(places), last.markov_head.embed.weight)
