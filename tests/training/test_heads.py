@@ -34,8 +34,9 @@ def test_a_head_ends_with_its_own_colon(head: str) -> None:
 
 
 def test_a_methods_head_keeps_its_indentation() -> None:
-    text = f"class A:\n    def f(self):\n        {BODY.replace(chr(10), chr(10) + '    ')}\n"
-    assert choose_heads([SourceFile("a.py", text, "test")]) == [Head("a.py", "A.f", "    def f(self):")]
+    method = textwrap.indent(f"def f(self):\n    {BODY}\n", "    ")
+    chosen = choose_heads([SourceFile("a.py", "class Kind(Base):\n" + method, "test")])
+    assert chosen == [Head("a.py", "Kind.f", "    def f(self):")]
 
 
 def test_only_held_out_sources_and_functions_of_five_statements_are_taken() -> None:
@@ -49,16 +50,16 @@ def test_only_held_out_sources_and_functions_of_five_statements_are_taken() -> N
 def test_order_is_that_of_the_hashes() -> None:
     """Two functions in each of 30 files, one inside the other's class: expected by hand from the hashes."""
     method = textwrap.indent(f"def g(self):\n    {BODY}\n", "    ")
-    text = f"def f():\n    {BODY}\nclass K:\n{method}"
+    text = f"def f():\n    {BODY}\nclass Kind(Base):\n{method}"
     names = [f"m{i}.py" for i in range(30)]
     chosen = choose_heads([SourceFile(name, text, "test") for name in names])
 
     def digest(value: str) -> str:
         return sha256(value.encode()).hexdigest()
 
-    expected = [(name, min(("f", "K.g"), key=lambda f: digest(name + f))) for name in sorted(names, key=digest)[:20]]
+    expected = [(name, min(("f", "Kind.g"), key=lambda f: digest(name + f))) for name in sorted(names, key=digest)[:20]]
     assert [(head.file, head.name) for head in chosen] == expected
-    assert {head.name for head in chosen} == {"f", "K.g"}
+    assert {head.name for head in chosen} == {"f", "Kind.g"}
 
 
 def test_committed_heads_are_what_the_recipe_gives() -> None:

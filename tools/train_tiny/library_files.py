@@ -53,7 +53,7 @@ def read_source(path: Path) -> str | None:
         with tokenize.open(path) as file:
             text = file.read()
         parse_source(text)
-    except (SyntaxError, UnicodeDecodeError, ValueError):
+    except (SyntaxError, ValueError):  # undecodable bytes and, in some releases, null bytes are a ValueError
         return None
     return text
 
