@@ -15,13 +15,19 @@ COMMANDS = {
 
 def main() -> None:
     """Run one command."""
-    parser = argparse.ArgumentParser(prog="train_tiny", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parsers = {name: commands.add_parser(name, help=summary) for name, summary in COMMANDS.items()}
-    name = parser.parse_known_args()[0].command
-    module = import_module(name)
-    module.add_arguments(parsers[name])
-    module.run(parser.parse_args())
+    parser = argparse.ArgumentParser(
+        prog="train_tiny",
+        description="Make the small code model that ships with the product.",
+        epilog="commands:\n" + "\n".join(f"  {name:10} {summary}" for name, summary in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="what to do; COMMAND --help says more")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    command = argparse.ArgumentParser(prog=f"train_tiny {chosen.command}", description=COMMANDS[chosen.command])
+    module = import_module(chosen.command)
+    module.add_arguments(command)
+    module.run(command.parse_args(chosen.arguments))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def train_tokenizer(texts: Iterable[str], pieces: str) -> Tokenizer:
 
 def token_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.uint16]:
     """Ids of the texts one after another, each between ``<bos>`` and ``<eos>``."""
-    bos, eos = (tokenizer.token_to_id(token) for token in SPECIAL_TOKENS[:2])
+    bos, eos = SPECIAL_TOKENS.index("<bos>"), SPECIAL_TOKENS.index("<eos>")
     ids: list[int] = []
     for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False):
         ids += [bos, *encoding.ids, eos]

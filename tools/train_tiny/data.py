@@ -29,7 +29,7 @@ _CLASSES = re.compile(r'("engram_compressed_vocab_size": )\d+')
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folders that are read and written; the record and the heads go beside this tool."""
-    parser.add_argument("--library", type=Path, default=STANDARD_LIBRARY, help="a Python's lib folder (default: own)")
+    parser.add_argument("--library", type=Path, default=STANDARD_LIBRARY, help="library of this Python version")
     parser.add_argument("--preset", type=Path, default=PRESET, help="folder with config.json; gets the tokenizer")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the token files")
     parser.add_argument("--records", type=Path, default=MANIFEST.parent, help="folder of manifest.json and heads.json")
@@ -37,13 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the files; the same bytes whenever the library is the same."""
+    try:
+        licence = licence_text(arguments.library)
+    except FileNotFoundError as fault:
+        raise SystemExit(str(fault)) from None
     files = read_corpus(arguments.library)
     texts = {split: [file.text for file in files if file.split == split] for split in SPLITS}
     pieces, tokenizer = best_tokenizer(texts["train"], texts["calibration"])
     tokens = {split: token_ids(tokenizer, texts[split]) for split in SPLITS}
     check_round_trip(tokenizer, files)
 
-    _write_preset(arguments.preset, tokenizer, licence_text(arguments.library))
+    _write_preset(arguments.preset, tokenizer, licence)
     arguments.work.mkdir(parents=True, exist_ok=True)
     for split, ids in tokens.items():
         np.save(arguments.work / f"tokens-{split}.npy", ids)

@@ -6,13 +6,13 @@ import ast
 import io
 import json
 import tokenize
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from corpus import SourceFile
+from library_files import parse_source
 
 HEADS = Path(__file__).with_name("heads.json")
 _COUNT = 20
@@ -38,29 +38,28 @@ def choose_heads(files: Sequence[SourceFile]) -> list[Head]:
     sources = [file for file in files if file.split == "test" and file.name.endswith(".py")]
     chosen: list[Head] = []
     for file in sorted(sources, key=lambda file: _digest(file.name)):
-        long_enough = [(name, node) for name, node in _functions(_parse(file.text)) if _statements(node) >= _STATEMENTS]
+        functions = _functions(parse_source(file.text))
+        long_enough = {file.name + name: (name, node) for name, node in functions if _statements(node) >= _STATEMENTS}
         if long_enough and len(chosen) < _COUNT:
-            name, node = min(long_enough, key=lambda found: _digest(file.name + found[0]))
+            name, node = long_enough[min(long_enough, key=_digest)]
             chosen.append(Head(file.name, name, head_of(file.text, node)))
     return chosen
 
 
 def head_of(text: str, node: _Function) -> str:
-    """The lines of ``node``'s head in ``text``, through the colon: the last one outside brackets before the body."""
-    body = node.body[0]
-    first_of_body = min([body.lineno, *(decorator.lineno for decorator in getattr(body, "decorator_list", []))])
-    lines = text.splitlines(keepends=True)
-    own = "".join(lines[node.lineno - 1 :])
-    depth, end = 0, (0, 0)
+    """The lines of ``node``'s head in ``text``, through the first colon that no bracket or lambda owns."""
+    own = "\n".join(text.split("\n")[node.lineno - 1 :])
+    owners: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(own).readline):
-        line, column = token.start
-        if (line + node.lineno - 1, column) >= (first_of_body, body.col_offset):
+        if token.string in ("(", "[", "{", "lambda"):
+            owners.append(token.string)
+        elif token.string in (")", "]", "}") or (token.string == ":" and owners[-1:] == ["lambda"]):
+            owners.pop()
+        elif token.string == ":" and not owners:
             break
-        depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
-        if token.type == tokenize.OP and token.string == ":" and depth == 0:
-            end = token.end
-    head = own.splitlines(keepends=True)[: end[0]]
-    return "".join([*head[:-1], head[-1][: end[1]]])
+    line, column = token.end
+    *before, last = own.split("\n")[:line]
+    return "\n".join([*before, last[:column]])
 
 
 def heads_json(heads: Sequence[Head]) -> str:
@@ -87,12 +86,6 @@ def _functions(node: ast.AST, outer: str = "") -> Iterator[tuple[str, _Function]
 
 def _statements(node: _Function) -> int:
     return sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) - 1
-
-
-def _parse(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", (SyntaxWarning, DeprecationWarning))
-        return ast.parse(text)
 
 
 def _digest(text: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import runpy
 import sysconfig
 import tokenize
 import warnings
@@ -38,7 +37,7 @@ def read_documents(library: Path) -> dict[str, str]:
         name = path.relative_to(library).as_posix()
         if name == TOPICS:
             documents.update(_topics(path))
-        elif not _is_left_out(name) and (text := _source(path)) and not is_table(text):
+        elif not _is_left_out(name) and (text := read_source(path)) and not is_table(text):
             documents[name] = text
     return dict(sorted(documents.items()))
 
@@ -48,26 +47,32 @@ def is_table(text: str) -> bool:
     return sum(len(number) for number in _NUMBERS.findall(text)) >= _TABLE_SHARE * len(text)
 
 
+def read_source(path: Path) -> str | None:
+    """The text of a source; None for one that Python refuses."""
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+        parse_source(text)
+    except (SyntaxError, ValueError):  # undecodable bytes and, in some releases, null bytes are a ValueError
+        return None
+    return text
+
+
+def parse_source(text: str) -> ast.Module:
+    """The syntax tree; the warnings about old spellings that the test suite keeps are not shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (SyntaxWarning, DeprecationWarning))
+        return ast.parse(text)
+
+
 def _is_left_out(name: str) -> bool:
     path = PurePosixPath(name)
     above = {str(folder) for folder in path.parents} | set(path.parent.parts)
     return bool(above & _LEFT_OUT_FOLDERS) or any(part.startswith(_LEFT_OUT_NAMES) for part in path.parts)
 
 
-def _source(path: Path) -> str | None:
-    """The text of a source; None for one that Python refuses."""
-    try:
-        with tokenize.open(path) as file:
-            text = file.read()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", (SyntaxWarning, DeprecationWarning))
-            ast.parse(text)
-    except (SyntaxError, UnicodeDecodeError, ValueError):
-        return None
-    return text
-
-
 def _topics(path: Path) -> dict[str, str]:
     """The reference manual's chapters that ``help()`` shows, which the library keeps as one dictionary."""
-    topics = runpy.run_path(str(path))["topics"]
-    return {f"pydoc_data/topics/{topic}.txt": text.replace("\r\n", "\n") for topic, text in topics.items()}
+    module = parse_source(path.read_text(encoding="utf-8"))
+    (topics,) = [ast.literal_eval(node.value) for node in module.body if isinstance(node, ast.Assign)]
+    return {f"pydoc_data/topics/{topic}.txt": text for topic, text in topics.items()}

@@ -9,7 +9,7 @@ The weights and the tokenizer of this model were trained on the sources of the s
 and on the documentation topics of pydoc, both of CPython {version}. They contain no file of it, but text that the model
 completes can resemble it.
 
-CPython: Copyright (c) 2001-2023 Python Software Foundation; All Rights Reserved.
+CPython: Copyright (c) 2001 and later, Python Software Foundation; All Rights Reserved (LICENSE.python has the years).
 Copyright (c) 2000 BeOpen.com. All rights reserved. Copyright (c) 1995-2001 Corporation for National Research
 Initiatives. All Rights Reserved. Copyright (c) 1991-1995 Stichting Mathematisch Centrum. All Rights Reserved.
 
@@ -25,5 +25,12 @@ def notice(version: str) -> str:
 
 
 def licence_text(library: Path) -> str:
-    """The licence that an installation carries in ``library``; raises ``FileNotFoundError`` when it has none."""
-    return (library / "LICENSE.txt").read_text(encoding="utf-8")
+    """The licence that the installation of ``library`` carries, where ``license()`` looks for it too.
+
+    Raises ``FileNotFoundError`` for an installation without: its sources must not be taken without their licence.
+    """
+    for folder in (library, library.parent):
+        for name in ("LICENSE.txt", "LICENSE"):
+            if (folder / name).is_file():
+                return (folder / name).read_text(encoding="utf-8")
+    raise FileNotFoundError(f"{library} has no LICENSE.txt; run this with a Python that carries its licence")

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from corpus import SPLITS, SourceFile
 
 MANIFEST = Path(__file__).with_name("manifest.json")
@@ -29,6 +30,7 @@ def corpus_manifest(files: Sequence[SourceFile], tokens: Mapping[str, int], piec
         }
     return {
         "python": platform.python_version(),
+        "tokenizers": tokenizers.__version__,
         "pieces": pieces,
         "splits": splits,
         "held_out": {
