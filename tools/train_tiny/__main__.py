@@ -8,6 +8,8 @@ from importlib import import_module
 # In the order in which they are run. A command is the module of its name, which is imported when it is called.
 COMMANDS = {
     "data": "corpus of the running Python, tokenizer, token files, held-out function heads",
+    "calibrate": "temperatures of the confidence head, fitted on the calibration split",
+    "quality": "bits per byte, completions, accepted drafts and confidence on the held-out files",
 }
 
 
