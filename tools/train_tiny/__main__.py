@@ -10,6 +10,8 @@ COMMANDS = {
     "data": "corpus of the running Python, tokenizer, token files, held-out function heads",
     "train": "the backbone, for hours on a CPU, for minutes on a GPU",
     "draft": "the drafter, against the frozen backbone",
+    "calibrate": "temperatures of the confidence head, fitted on the calibration split",
+    "quality": "bits per byte, completions, accepted drafts and confidence on the held-out files",
 }
 
 

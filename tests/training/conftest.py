@@ -1,0 +1,36 @@
+"""The shipped random checkpoint as the tools open it, and the reference's prompts and transcripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoint_model import CheckpointModel, open_checkpoint
+
+from deepinfer_gen.specs.presets import preset_folder
+
+ORACLE = Path(__file__).parents[1] / "oracle"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> CheckpointModel:
+    """tiny-v41 without quantised caches: chunks and batches then do not change a token."""
+    return open_checkpoint(preset_folder("tiny-v41"), policy="float32_unquantized", rows=8)
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Mapping[str, Any]:
+    with np.load(ORACLE / "reference_f32nq.npz") as first, np.load(ORACLE / "drafts_f32nq.npz") as second:
+        return {**first, **second}

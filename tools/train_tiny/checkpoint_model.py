@@ -1,0 +1,123 @@
+"""A released checkpoint folder as a model over caches, planned as an engine of its configuration would be."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepinfer_gen.codegen.sources import plan_spec
+from deepinfer_gen.codegen.views.layout import layout_content
+from deepinfer_gen.codegen.views.model import kernels, model_plan
+from deepinfer_gen.runtime.model.model import Model, load_model
+from deepinfer_gen.runtime.plan_types import ModelPlan
+from deepinfer_gen.runtime.tokenizer import Tokenizer
+from deepinfer_gen.specs.presets import presets
+
+DEFAULT_MODEL = "tiny-v41-code"
+POLICIES = ("float32", "float32_unquantized", "bf16", "released")
+NEXTN = 5
+MAX_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointModel:
+    """The model of a checkpoint, the layout of its caches (the content of layout.json), and its tokenizer."""
+
+    folder: Path
+    plan: ModelPlan
+    layout: Mapping[str, Any]
+    model: Model
+    tokenizer: Tokenizer
+
+    def constant(self, name: str) -> int:
+        """A whole number of the model's configuration, by its released name."""
+        return int(self.plan.constants[name])
+
+    @property
+    def bos(self) -> int:
+        """Id that begins a text."""
+        return self.constant("bos_token_id")
+
+    @property
+    def eos(self) -> int:
+        """Id that ends a text."""
+        return self.constant("eos_token_id")
+
+    @property
+    def nextn(self) -> int:
+        """Drafts of a round."""
+        return self.plan.draft.nextn if self.plan.draft else 0
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text`` alone, without bos."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def open_checkpoint(
+    folder: Path, *, policy: str = POLICIES[0], nextn: int = NEXTN, rows: int = 16, max_tokens: int = MAX_TOKENS
+) -> CheckpointModel:
+    """Plan an engine for ``rows`` sequences of up to ``max_tokens`` from the folder's config.json; load its weights.
+
+    Raises ``InputError`` for every fault of the configuration, the checkpoint and the tokenizer.
+    """
+    spec = {
+        "engine": {"name": "quality", "type": "NORMAL"},
+        "model": "config.json",
+        "hardware": "cpu",
+        "limits": {"max_num_seqs": rows, "max_model_len": max_tokens},
+        "speculative": {"nextn": nextn, "verify": "fixed"},
+        "yoco": {"mode": "off"},
+        "schedule": {"zos": "off"},
+        "numerics": {"policy": policy},
+    }
+    with tempfile.TemporaryDirectory() as work:
+        shutil.copy(folder / "config.json", work)
+        path = Path(work, "spec.yaml")
+        path.write_text(json.dumps(spec), encoding="utf-8")
+        plan = plan_spec(str(path))
+    described = model_plan(plan)
+    model = load_model(described, kernels(plan), folder)
+    return CheckpointModel(folder, described, layout_content(plan), model, Tokenizer(folder))
+
+
+def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the commands that run a checkpoint."""
+    parser.add_argument(
+        "--checkpoint",
+        type=_checkpoint,
+        default=DEFAULT_MODEL,
+        metavar="FOLDER",
+        help=f"a released checkpoint folder or a preset (default: {DEFAULT_MODEL})",
+    )
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=POLICIES[0], help="numerics.policy (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rows", type=_positive, default=16, metavar="N", help="sequences of a step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--prompts", type=_positive, default=64, metavar="N", help="prompts to draft for (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tokens", type=_positive, default=128, metavar="N", help="new tokens of each prompt (default: %(default)s)"
+    )
+
+
+def _checkpoint(written: str) -> Path:
+    folder = presets().get(written, Path(written))
+    if not (folder / "config.json").is_file():
+        raise argparse.ArgumentTypeError(f"'{written}' is neither a preset nor a folder with a config.json")
+    return folder
+
+
+def _positive(written: str) -> int:
+    value = int(written)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{written} is less than 1")
+    return value
