@@ -45,12 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, help="folder to write or replace (default: the model folder)")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Export and say what was written."""
     out = arguments.out or arguments.model
     export(arguments.checkpoint, arguments.model, out)
     print(f"{out}: {sum(path.stat().st_size for path in out.iterdir()):,} bytes")
-    return 0
 
 
 def export(checkpoint: Path, model: Path, out: Path) -> None:
