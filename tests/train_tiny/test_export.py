@@ -12,6 +12,7 @@ import pytest
 import torch
 from checkpoints import INDEX, preset_config
 from export import export
+from oracle.second_opinion_text import write_texts
 from paged_run import PagedModel, compile_plan
 from safetensors.torch import save_file
 from torch import Tensor
@@ -77,6 +78,20 @@ def test_runs_under_every_policy(released: Path) -> None:
             torch.testing.assert_close(chunked, whole, atol=1e-4, rtol=0)
         exact = whole if exact is None else exact
         assert float(torch.nn.functional.cosine_similarity(whole, exact).min()) > 0.6, policy
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["released", "float32", "float32_unquantized"])
+def test_the_compiled_engine_writes_what_the_model_chooses(released: Path, tmp_path: Path, policy: str) -> None:
+    """Through the scheduler, in a batch; the model alone, over the whole text at once, would choose each token too."""
+    prompts: list[str | list[int]] = [[7], list(range(100, 110)), list(range(300, 640))]
+    plan = compile_plan(released, tokens=384, block=32, numerics__policy=policy)
+    paged = PagedModel(plan, released)
+    for text in write_texts(released, tmp_path, prompts, 12, policy):
+        logits = paged.logits(text.ids[:-1], [len(text.ids) - 1], last=text.written)
+        assert text.ids[text.prompt :] == logits.argmax(1).tolist()
+        chosen = logits.log_softmax(1).gather(1, torch.tensor(text.ids[text.prompt :]).unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(chosen, torch.tensor(text.logprobs), atol=1e-3, rtol=0)
 
 
 def test_size(exported: Exported) -> None:
