@@ -36,27 +36,7 @@ def draw_tokenizer(rng: random.Random) -> RandomTokenizer:
     tokens = encoded + parts
     rng.shuffle(tokens)
     vocabulary = [*SPECIAL, *tokens]
-    classes = len(SPECIAL) + len(stems) + len(parts) + bool(spaces)
-    return RandomTokenizer(_content(vocabulary), len(vocabulary), classes)
-
-
-def numbered_tokenizer(tokens: int) -> RandomTokenizer:
-    """A vocabulary of ``tokens``: words that number themselves in letters, every other one behind a space.
-
-    Two and two share a class.
-    """
-    words = [f"{'Ġ' * (number % 2)}{_letters(number // 2)}" for number in range(tokens - len(SPECIAL))]
-    return RandomTokenizer(_content([*SPECIAL, *words]), tokens, len(SPECIAL) + -(-len(words) // 2))
-
-
-def _letters(number: int) -> str:
-    """A word of four letters, another one for each number."""
-    return "".join(chr(ord("a") + number // 26**place % 26) for place in range(4))
-
-
-def _content(vocabulary: list[str]) -> dict[str, Any]:
-    """A tokenizer.json of single tokens without merges; the first are ``SPECIAL``."""
-    return {
+    content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -78,6 +58,8 @@ def _content(vocabulary: list[str]) -> dict[str, Any]:
             "merges": [],
         },
     }
+    classes = len(SPECIAL) + len(stems) + len(parts) + bool(spaces)
+    return RandomTokenizer(content, len(vocabulary), classes)
 
 
 def _variants(stem: str) -> list[str]:

@@ -1,15 +1,12 @@
-"""Training checkpoints of random numbers, and a model folder for them to be exported with."""
+"""Training checkpoints of random numbers."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from random_checkpoint import Stored, random_tensor
-from random_tokenizer import numbered_tokenizer
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,23 +16,12 @@ from deepinfer_gen.specs.model_config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """``checkpoint`` holds the ``parameters``, ``model`` the config and a tokenizer, ``folder`` what was exported."""
+    """``checkpoint`` holds the ``parameters``, ``folder`` what was exported of them."""
 
     checkpoint: Path
-    model: Path
     folder: Path
     config: ModelConfig
     parameters: dict[str, Tensor]
-
-
-def write_model_folder(folder: Path, config: dict[str, Any]) -> Path:
-    """config.json with a tokenizer that fills its vocabulary, whose number of classes it is given."""
-    tokenizer = numbered_tokenizer(config["text_config"]["vocab_size"])
-    config["text_config"]["engram_compressed_vocab_size"] = tokenizer.classes
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer.content), encoding="utf-8")
-    return folder
 
 
 def random_parameters(config: ModelConfig, seed: int) -> dict[str, Tensor]:

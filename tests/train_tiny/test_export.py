@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import INDEX, preset_config
-from export import export
+from checkpoints import INDEX
+from export import PRESET, export
 from oracle.second_opinion_text import write_texts
 from paged_run import PagedModel, compile_plan
 from safetensors.torch import save_file
@@ -26,6 +28,7 @@ from deepinfer_gen.runtime.kernels.reference.engram_gather import engram_gather
 from deepinfer_gen.runtime.model.constants import Constants
 from deepinfer_gen.runtime.model.stored import ExpertStack, Matrix
 from deepinfer_gen.runtime.weights import TensorSource, load_weights
+from deepinfer_gen.specs.presets import preset_folder
 
 MOST_BYTES = MOST_PARAMETERS = 12_000_000
 
@@ -81,17 +84,25 @@ def test_runs_under_every_policy(released: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["released", "float32", "float32_unquantized"])
-def test_the_compiled_engine_writes_what_the_model_chooses(released: Path, tmp_path: Path, policy: str) -> None:
-    """Through the scheduler, in a batch; the model alone, over the whole text at once, would choose each token too."""
-    prompts: list[str | list[int]] = [[7], list(range(100, 110)), list(range(300, 640))]
+@pytest.mark.parametrize(("policy", "tolerance"), [("float32_unquantized", 1e-4), ("float32", 0.05), ("released", 0.3)])
+def test_the_compiled_engine_writes_what_the_model_chooses(
+    released: Path, tmp_path: Path, policy: str, tolerance: float
+) -> None:
+    """Through the scheduler, in a batch; the model alone, over the whole text at once, would choose each token too.
+
+    Other orders of a sum move steps of what is quantised, so that the best tokens are the same up to a ``tolerance`` of
+    their logits, whose spread is 1 and which exceed the mean by 3.
+    """
+    prompts: list[str | list[int]] = ["def ", list(range(100, 110)), list(range(300, 640))]
     plan = compile_plan(released, tokens=384, block=32, numerics__policy=policy)
     paged = PagedModel(plan, released)
     for text in write_texts(released, tmp_path, prompts, 12, policy):
         logits = paged.logits(text.ids[:-1], [len(text.ids) - 1], last=text.written)
-        assert text.ids[text.prompt :] == logits.argmax(1).tolist()
-        chosen = logits.log_softmax(1).gather(1, torch.tensor(text.ids[text.prompt :]).unsqueeze(1)).squeeze(1)
-        torch.testing.assert_close(chosen, torch.tensor(text.logprobs), atol=1e-3, rtol=0)
+        written = torch.tensor(text.ids[text.prompt :]).unsqueeze(1)
+        gap = float((logits.amax(1, keepdim=True) - logits.gather(1, written)).max())
+        assert gap <= tolerance
+        chosen = logits.log_softmax(1).gather(1, written).squeeze(1)
+        torch.testing.assert_close(chosen, torch.tensor(text.logprobs), atol=tolerance, rtol=0)
 
 
 def test_size(exported: Exported) -> None:
@@ -103,10 +114,11 @@ def test_size(exported: Exported) -> None:
 
 def test_the_folder(exported: Exported) -> None:
     """One shard with its index, the tensors in the released order, and the model folder's own files as they are."""
-    names = {path.name for path in exported.folder.iterdir()}
-    assert names == {"config.json", "tokenizer.json", "model-00001-of-00001.safetensors", INDEX}
-    for name in ("config.json", "tokenizer.json"):
-        assert (exported.folder / name).read_bytes() == (exported.model / name).read_bytes()
+    own = {path.name for path in PRESET.iterdir() if "safetensors" not in path.name}
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "NOTICE"} <= own
+    assert {path.name for path in exported.folder.iterdir()} == own | {"model-00001-of-00001.safetensors", INDEX}
+    for name in own:
+        assert (exported.folder / name).read_bytes() == (PRESET / name).read_bytes()
     index = json.loads((exported.folder / INDEX).read_text())
     demanded = list(demanded_tensors(exported.config))
     assert list(index["weight_map"]) == [tensor.name for tensor in demanded]
@@ -116,7 +128,7 @@ def test_the_folder(exported: Exported) -> None:
 def test_exported_over_itself_with_other_weights(exported: Exported, tmp_path: Path) -> None:
     """The model folder may be the target; the same weights give the same bytes, other weights replace them."""
     out = tmp_path / "out"
-    export(exported.checkpoint, exported.model, out)
+    export(exported.checkpoint, PRESET, out)
     (out / "calibration.json").write_text("[1.0]")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     (tmp_path / ".out.new").mkdir()  # of an export that was interrupted
@@ -189,7 +201,7 @@ def test_a_wrong_parameter_is_named(
     change(parameters)
     checkpoint = write_training_checkpoint(tmp_path / "wrong.safetensors", parameters)
     with pytest.raises(InputError) as raised:
-        export(checkpoint, exported.model, tmp_path / "out")
+        export(checkpoint, PRESET, tmp_path / "out")
     assert [(d.code, d.message, d.file) for d in raised.value.diagnostics] == [(code, message, "wrong.safetensors")]
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.safetensors"]
 
@@ -197,7 +209,7 @@ def test_a_wrong_parameter_is_named(
 def test_every_fault_is_told(exported: Exported, tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "wrong.safetensors")
     with pytest.raises(InputError) as raised:
-        export(tmp_path / "wrong.safetensors", exported.model, tmp_path / "out")
+        export(tmp_path / "wrong.safetensors", PRESET, tmp_path / "out")
     assert len(raised.value.diagnostics) == 1 + len(exported.parameters)
 
 
@@ -205,20 +217,26 @@ def test_what_cannot_be_read_or_written(exported: Exported, tmp_path: Path) -> N
     (tmp_path / "torn.safetensors").write_bytes(exported.checkpoint.read_bytes()[:1000])
     for name in ("torn.safetensors", "absent.safetensors"):
         with pytest.raises(InputError, match="the training checkpoint cannot be read") as raised:
-            export(tmp_path / name, exported.model, tmp_path / "out")
+            export(tmp_path / name, PRESET, tmp_path / "out")
         assert raised.value.diagnostics[0].code == "DI430"
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
     for out in (home, tmp_path / "torn.safetensors"):
         with pytest.raises(InputError) as raised:
-            export(exported.checkpoint, exported.model, out)
+            export(exported.checkpoint, PRESET, out)
         assert raised.value.diagnostics[0].code == "DI433"
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
 
 
-def test_the_preset_is_the_default_model() -> None:
-    """The command exports into the package, whose folder has the config that training uses."""
-    from export import PRESET
-
-    assert json.loads((PRESET / "config.json").read_text()) == preset_config("tiny-v41-code")
+def test_the_command(exported: Exported, tmp_path: Path) -> None:
+    """It exports into the package unless told otherwise, and says what was written or what is wrong."""
+    command = [sys.executable, str(Path(__file__).parents[2] / "tools" / "train_tiny"), "export"]
+    options = ["--out", str(tmp_path / "out")]
+    done = subprocess.run([*command, str(exported.checkpoint), *options], capture_output=True, text=True, check=True)
+    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    assert done.stdout == f"{tmp_path / 'out'}: {size:,} bytes\n"
+    failed = subprocess.run([*command, "absent", *options], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert "absent: error[DI430]: the training checkpoint cannot be read" in failed.stderr
+    assert preset_folder("tiny-v41-code").samefile(PRESET)
