@@ -33,7 +33,9 @@ def random_parameters(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     }
 
 
-def write_training_checkpoint(path: Path, parameters: dict[str, Tensor]) -> Path:
-    """The safetensors file that training writes."""
-    save_file(parameters, path)
-    return path
+def write_training_checkpoint(folder: Path, parameters: dict[str, Tensor]) -> Path:
+    """The files that training writes, two of them."""
+    folder.mkdir()
+    for number in range(2):
+        save_file(dict(list(parameters.items())[number::2]), folder / f"weights-{number}.safetensors")
+    return folder

@@ -13,6 +13,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     parent = tmp_path_factory.mktemp("exported")
     config = read_config(PRESET)
     parameters = random_parameters(config, 0)
-    checkpoint = write_training_checkpoint(parent / "training.safetensors", parameters)
+    checkpoint = write_training_checkpoint(parent / "drafted", parameters)
     export(checkpoint, PRESET, parent / "released")
     return Exported(checkpoint, parent / "released", config, parameters)

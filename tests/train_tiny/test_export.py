@@ -16,7 +16,6 @@ from checkpoints import INDEX
 from export import PRESET, export
 from oracle.second_opinion_text import write_texts
 from paged_run import PagedModel, compile_plan
-from safetensors.torch import save_file
 from torch import Tensor
 from training_checkpoint import Exported, write_training_checkpoint
 from weight_formats import represented
@@ -135,11 +134,11 @@ def test_exported_over_itself_with_other_weights(exported: Exported, tmp_path: P
     export(exported.checkpoint, out, out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     other = exported.parameters | {"norm.weight": torch.full((256,), 2.0)}
-    export(write_training_checkpoint(tmp_path / "other.safetensors", other), out, out)
+    export(write_training_checkpoint(tmp_path / "other", other), out, out)
     changed = {path.name for path in out.iterdir() if path.read_bytes() != before.pop(path.name)}
     assert changed == {"model-00001-of-00001.safetensors"}
     assert not before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.safetensors", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
 
 def without(name: str) -> Callable[[dict[str, Tensor]], object]:
@@ -199,30 +198,31 @@ def test_a_wrong_parameter_is_named(
 ) -> None:
     parameters = dict(exported.parameters)
     change(parameters)
-    checkpoint = write_training_checkpoint(tmp_path / "wrong.safetensors", parameters)
+    checkpoint = write_training_checkpoint(tmp_path / "wrong", parameters)
     with pytest.raises(InputError) as raised:
         export(checkpoint, PRESET, tmp_path / "out")
-    assert [(d.code, d.message, d.file) for d in raised.value.diagnostics] == [(code, message, "wrong.safetensors")]
-    assert [path.name for path in tmp_path.iterdir()] == ["wrong.safetensors"]
+    assert [(d.code, d.message, d.file) for d in raised.value.diagnostics] == [(code, message, "wrong")]
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong"]
 
 
 def test_every_fault_is_told(exported: Exported, tmp_path: Path) -> None:
-    save_file({"a": torch.ones(1)}, tmp_path / "wrong.safetensors")
+    write_training_checkpoint(tmp_path / "wrong", {"a": torch.ones(1)})
     with pytest.raises(InputError) as raised:
-        export(tmp_path / "wrong.safetensors", PRESET, tmp_path / "out")
+        export(tmp_path / "wrong", PRESET, tmp_path / "out")
     assert len(raised.value.diagnostics) == 1 + len(exported.parameters)
 
 
 def test_what_cannot_be_read_or_written(exported: Exported, tmp_path: Path) -> None:
-    (tmp_path / "torn.safetensors").write_bytes(exported.checkpoint.read_bytes()[:1000])
-    for name in ("torn.safetensors", "absent.safetensors"):
+    torn = write_training_checkpoint(tmp_path / "torn", exported.parameters) / "weights-1.safetensors"
+    torn.write_bytes(torn.read_bytes()[:1000])
+    for name in ("torn", "absent"):
         with pytest.raises(InputError, match="the training checkpoint cannot be read") as raised:
             export(tmp_path / name, PRESET, tmp_path / "out")
         assert raised.value.diagnostics[0].code == "DI430"
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
-    for out in (home, tmp_path / "torn.safetensors"):
+    for out in (home, torn):
         with pytest.raises(InputError) as raised:
             export(exported.checkpoint, PRESET, out)
         assert raised.value.diagnostics[0].code == "DI433"

@@ -1,8 +1,8 @@
 """``export``: a training checkpoint and a model folder to a checkpoint in the released names and formats.
 
-A training checkpoint is one safetensors file of float32 tensors, one for each parameter that the model's config.json
-demands, in its logical shape. The result holds what else lies in the model folder (config, tokenizer, notices), one
-shard and its index.
+A training checkpoint (``saved.py``) holds a float32 tensor for each parameter that the model's config.json demands, in
+its logical shape, backbone and drafter together. The result holds what else lies in the model folder (config, notices,
+tokenizer), one shard and its index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import safetensors
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
+from saved import load
 from torch import Tensor
 from weight_formats import encode, represented
 
@@ -40,7 +41,7 @@ _STORED_TYPES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``export``."""
-    parser.add_argument("checkpoint", type=Path, help="training checkpoint: one safetensors file of float32 tensors")
+    parser.add_argument("checkpoint", type=Path, help="training checkpoint: the folder that draft wrote")
     parser.add_argument("--model", type=Path, default=PRESET, help="folder of config.json and what lies beside it")
     parser.add_argument("-o", "--out", type=Path, help="folder to write or replace (default: the model folder)")
 
@@ -77,10 +78,10 @@ def read_config(model: Path) -> ModelConfig:
 def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
     """All tensors of a training checkpoint, unchecked."""
     try:
-        return load_file(checkpoint)
+        return load(checkpoint)
     except (OSError, safetensors.SafetensorError) as fault:
         message = f"the training checkpoint cannot be read: {fault}"
-        raise InputError(Diagnostic("DI430", message, file=str(checkpoint), help="name a safetensors file")) from fault
+        raise InputError(Diagnostic("DI430", message, file=str(checkpoint), help="name what draft wrote")) from fault
 
 
 def released_tensors(config: ModelConfig, parameters: Mapping[str, Tensor], file: str) -> dict[str, Tensor]:
