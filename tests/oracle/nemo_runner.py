@@ -79,14 +79,32 @@ class Choices:
 
 
 @contextmanager
-def _choosing(choices: Choices) -> Iterator[None]:
+def choosing(choices: Choices) -> Iterator[None]:
+    """Within it the functions of torch that choose are those of ``choices``."""
     before = torch.topk, Tensor.topk, torch.copysign
+    quantizers = [module.quantize_cache for module in (attention, dspark)]
     torch.topk, torch.copysign = choices.topk, choices.copysign
     Tensor.topk = lambda *arguments, **named: choices.topk(*arguments, **named)
+    for module in (attention, dspark):
+        module.quantize_cache = _with_copysign(before[2], module.quantize_cache)
     try:
         yield
     finally:
         torch.topk, Tensor.topk, torch.copysign = before
+        attention.quantize_cache, dspark.quantize_cache = quantizers
+
+
+def _with_copysign(copysign: Any, quantize: Any) -> Any:
+    """``quantize`` with torch's own ``copysign``: the signs of what a cache holds are no choices."""
+
+    def quantized(values: Tensor, **named: Any) -> Tensor:
+        kept, torch.copysign = torch.copysign, copysign
+        try:
+            return quantize(values, **named)
+        finally:
+            torch.copysign = kept
+
+    return quantized
 
 
 def load(folder: Path, *, drafts: bool) -> tuple[Any, Any]:
@@ -115,6 +133,12 @@ def load(folder: Path, *, drafts: bool) -> tuple[Any, Any]:
     return parts[0], parts[1]
 
 
+def without_cache_quantization() -> None:
+    """From now on attention reads what was to be written into caches as it is."""
+    for module in (attention, dspark):
+        module.quantize_cache = lambda values, **_: values
+
+
 def run(folder: Path) -> dict[str, Any]:
     """What ``nemo.npz`` holds."""
     with np.load(folder / "prompt.npz") as prompt:
@@ -122,7 +146,7 @@ def run(folder: Path) -> dict[str, Any]:
     count = len(ids) - 1 - int(nextn)
     model, drafter = load(folder, drafts=bool(nextn))
     choices, features = Choices(count), dict[int, Tensor]()
-    with torch.inference_mode(), _choosing(choices):
+    with torch.inference_mode(), choosing(choices):
         for layer in model.config.text_config.dspark_target_layer_ids:
             # Of a target layer the drafter sees what its attention sees: its streams behind the Engram.
             model.model.layers[str(layer)].attn_hc.register_forward_pre_hook(_keep(features, layer))
@@ -144,7 +168,7 @@ def draft(drafter: Any, features: Tensor, ids: Tensor, anchors: Tensor, nextn: i
     places, every = anchors.unsqueeze(0), torch.ones(1, len(anchors), dtype=torch.bool)
     choices, states = Choices(inputs.numel()), dict[int, Tensor]()
     drafter.mtp[-1].norm.register_forward_pre_hook(_keep(states, 0))
-    with torch.inference_mode(), _choosing(choices):
+    with torch.inference_mode(), choosing(choices):
         out = DeepseekV41DSparkBackbone.forward(
             drafter,
             drafter.embed_tokens(inputs.view(1, -1)),
@@ -174,8 +198,7 @@ def _keep(kept: dict[int, Tensor], key: int) -> Any:
 def main(folders: list[str]) -> None:
     """Run every folder; a refusal is an answer too."""
     torch.set_num_threads(1)
-    for module in (attention, dspark):
-        module.quantize_cache = lambda values, **_: values
+    without_cache_quantization()
     for name in folders:
         try:
             answer = run(Path(name))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
+
+from deepinfer_gen.diagnostics import EXIT_BAD_INPUT, InputError
 
 # In the order in which they are run. A command is the module of its name, which is imported when it is called.
 COMMANDS = {
     "data": "corpus of the running Python, tokenizer, token files, held-out function heads",
     "train": "the backbone, for hours on a CPU, for minutes on a GPU",
     "draft": "the drafter, against the frozen backbone",
+    "export": "a training checkpoint in the released names and formats, into the package",
     "calibrate": "temperatures of the confidence head, fitted on the calibration split",
     "quality": "bits per byte, completions, accepted drafts and confidence on the held-out files",
 }
 
 
 def main() -> None:
-    """Run one command."""
+    """Run one command; input that it cannot use is told on stderr, and the exit status is 2."""
     parser = argparse.ArgumentParser(
         prog="train_tiny",
         description="Make the small code model that ships with the product.",
@@ -29,7 +33,11 @@ def main() -> None:
     command = argparse.ArgumentParser(prog=f"train_tiny {chosen.command}", description=COMMANDS[chosen.command])
     module = import_module(chosen.command)
     module.add_arguments(command)
-    module.run(command.parse_args(chosen.arguments))
+    try:
+        module.run(command.parse_args(chosen.arguments))
+    except InputError as fault:
+        print(fault, file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
 
 
 if __name__ == "__main__":

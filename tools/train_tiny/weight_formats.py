@@ -65,9 +65,10 @@ def decode(storage: str, stored: tuple[Tensor, ...], tile: tuple[int, int] = REL
 def quantize_tiles(x: Tensor, tile: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Floats [N, K] to e4m3 codes [N, K] and one ue8m0 scale for each tile of (rows, columns), both uint8.
 
-    Scales are [ceil(N / rows), ceil(K / columns)]; tiles at the end may be cut.
+    Scales are [ceil(N / rows), ceil(K / columns)]; tiles at the end may be cut, and one may exceed the weight.
     """
-    (n, k), (rows, columns) = x.shape, tile
+    (n, k) = x.shape
+    rows, columns = min(tile[0], n), min(tile[1], k)
     padded = torch.nn.functional.pad(x.to(torch.float32), (0, -k % columns, 0, -n % rows))
     tiles = padded.view(padded.shape[0] // rows, rows, -1, columns)
     scale = ceil_ue8m0(tiles.abs().amax((1, 3)).clamp_(min=_TILE_FLOOR), E4M3_MAX)
