@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.json_marks import read_json
@@ -68,6 +69,7 @@ PRESETS = {
     "tiny-v41/model.safetensors.index.json": "aafae272cabc070c2aeb72bd98d869af44a052efea7f093905823f2d28a78a1b",
     "tiny-v41/tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
     "tiny-v41/tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
+    "tiny-v41-code/config.json": "d5e19aed248204cd08810f02ece1aa1d3b4432d85d954b79a048efcce1727eb7",
 }
 """sha256 of every file of a preset. A preset never changes; another model gets another name."""
 
@@ -127,7 +129,7 @@ def test_a_key_with_a_dot_is_not_taken_for_a_nested_one() -> None:
 
 
 def test_presets_resolve_from_any_spec() -> None:
-    assert resolve(load_spec("tiny-cpu")).model.preset == "tiny-v41"
+    assert resolve(load_spec(TINY_SPEC)).model.preset == "tiny-v41"
     with pytest.raises(KeyError):
         preset_folder("none")
 
