@@ -1,11 +1,11 @@
 """Where a layer's time goes on the CPU: ``python bench/model.py [--runs N] [--released-runs N]``.
 
 One layer of each kind runs the same step again and again, and the CPU time of each operator is taken; the layers share
-the step, so that reuse layers find what their source published. The tiny model is the shipped one in float32 over 300
-held tokens; the other has the released widths, formats and policy over 17,000 held tokens, eight experts standing for
-384 and random weights. Operators decode a weight when they use it, and the reference ones do that anew in every call:
-at few rows this is most of a released layer's time. What is left of a layer beside its operators is norms, rotations,
-index tensors and the encoding of cache rows.
+the step, so that reuse layers find what their source published. The tiny model is the preset tiny-v41 in float32 over
+300 held tokens; the other has the released widths, formats and policy over 17,000 held tokens, eight experts standing
+for 384 and random weights. Operators decode a weight when they use it, and the reference ones do that anew in every
+call: at few rows this is most of a released layer's time. What is left of a layer beside its operators is norms,
+rotations, index tensors and the encoding of cache rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 from released_scene import Parts, Scene, released
+from tiny_spec import tiny_plan
 
-from deepinfer_gen.codegen.sources import plan_spec
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.kernels.operators import ReferenceOperators
@@ -35,8 +35,8 @@ from deepinfer_gen.runtime.model.layer import Layer
 from deepinfer_gen.runtime.model.numerics import NUMERICS
 from deepinfer_gen.runtime.plan_types import LayerPlan
 from deepinfer_gen.runtime.weights import load_weights
+from deepinfer_gen.specs.presets import preset_folder
 
-ROOT = Path(__file__).resolve().parents[1]
 # Tokens that a step adds to each of its rows.
 STEPS = {"prefill of 64": [64], "decode of 1": [1], "decode of 8": [1] * 8}
 COLUMNS = {
@@ -63,11 +63,11 @@ def main() -> None:
 
 
 def tiny() -> Parts:
-    """The shipped model with the weights that ship with it."""
-    plan = plan_spec("tiny-cpu")
+    """The preset of the numeric reference with the weights that ship with it."""
+    plan = tiny_plan()
     model = model_plan(plan)
     constants = Constants.of(model)
-    weights = load_weights(model, constants, ROOT / "specs" / "models" / "tiny-v41")
+    weights = load_weights(model, constants, preset_folder("tiny-v41"))
     return Parts(
         model,
         layout_content(plan),

@@ -4,8 +4,8 @@ Each case loads in a process of its own, which first imports everything and rese
 the peak is that mark less the resident memory before loading, and covers the checked headers, the tensors and mapped
 pages. Every tensor is held to the end. Beside it stands a reader that keeps the mapped pages of what it copied.
 
-The shipped checkpoint is small beside the interpreter's own movements; the other one is a layer of the released widths
-with random bytes, written to a temporary folder, whole and for one rank of a group.
+The checkpoint of tiny-v41 is small beside the interpreter's own movements; the other one is a layer of the released
+widths with random bytes, written to a temporary folder, whole and for one rank of a group.
 """
 
 from __future__ import annotations

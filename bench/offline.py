@@ -42,13 +42,24 @@ def main() -> None:
     layout = json.loads(Path(arguments.engine, "layout.json").read_text())
     print(HEADER)
     with LLM(engine=arguments.engine) as llm:
+        words = word_ids(llm, Path(arguments.engine))
         for batch in (1, 4, 16):
-            compare(llm, layout["block"]["tokens"], batch, arguments.prompt_len, arguments.output_len, arguments.runs)
+            # Each prompt walks through the vocabulary from a place of its own, and each token of it is another one.
+            prompts = [[words[(7 * i + 5 * j) % len(words)] for j in range(arguments.prompt_len)] for i in range(batch)]
+            compare(llm, layout["block"]["tokens"], prompts, arguments.output_len, arguments.runs)
 
 
-def compare(llm: LLM, block_size: int, batch: int, prompt_len: int, output_len: int, runs: int) -> None:
+def word_ids(llm: LLM, engine: Path) -> list[int]:
+    """The vocabulary of the engine's model without the ids that stand for no text."""
+    plan = json.loads((engine / "plan.json").read_text())["values"]
+    signs = {plan[f"model.config.{name}"]["value"] for name in ("image_token_id", "dspark_noise_token_id")}
+    signs.update(llm.get_tokenizer().all_special_ids)
+    return [token for token in range(plan["model.config.vocab_size"]["value"]) if token not in signs]
+
+
+def compare(llm: LLM, block_size: int, prompts: list[list[int]], output_len: int, runs: int) -> None:
     """Three rows: prefill, decode, and the time outside the model per decode step; engine beside loop."""
-    prompts = [[3 + (7 * i + 5 * j) % 500 for j in range(prompt_len)] for i in range(batch)]
+    batch, prompt_len = len(prompts), len(prompts[0])
     model = TimedModel(llm)
     plain = PlainLoop(llm, model, block_size, prompt_len + output_len)
     engine_times, plain_times = [], []

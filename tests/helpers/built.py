@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shipped import shipped_plan
+from tiny_spec import TINY, tiny_plan
 
 from deepinfer_gen.build_cache import BuildCache
 from deepinfer_gen.codegen.build import build_folder
@@ -19,8 +19,13 @@ def shared_cache() -> BuildCache:
     return BuildCache(TEST_CACHE)
 
 
-def build_shipped(name: str, parent: Path) -> Path:
-    """Generate the shipped spec ``name`` below ``parent`` and build it in the shared cache; gives the folder."""
-    folder = write_folder(render(shipped_plan(name)), parent / name).path
+def generate_tiny(parent: Path) -> Path:
+    """Generate the tests' own engine below ``parent``; gives the folder."""
+    return write_folder(render(tiny_plan()), parent / TINY).path
+
+
+def build_tiny(parent: Path) -> Path:
+    """The folder of ``generate_tiny``, its engine built in the shared cache."""
+    folder = generate_tiny(parent)
     build_folder(folder, shared_cache())
     return folder

@@ -8,14 +8,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from spec_plan import spec_plan
+from tiny_spec import TINY_SPEC
 
-import deepinfer_gen.specs
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.runtime.plan_types import ModelPlan
-
-SPECS = Path(next(iter(deepinfer_gen.specs.__path__)))
+from deepinfer_gen.specs.presets import preset_folder
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class CompiledTiny:
 
 
 def compiled_tiny(folder: Path, **fields: Any) -> CompiledTiny:
-    """``tiny-cpu`` with ``section__field=value`` changed; its spec is written into ``folder``."""
-    plan = spec_plan(folder, YAML(typ="safe").load(SPECS / "tiny-cpu.yaml"), **fields)
-    model = load_model(model_plan(plan), kernels(plan), SPECS / "models" / "tiny-v41")
+    """The tests' own spec with ``section__field=value`` changed; it is written into ``folder``."""
+    plan = spec_plan(folder, YAML(typ="safe").load(TINY_SPEC), **fields)
+    model = load_model(model_plan(plan), kernels(plan), preset_folder("tiny-v41"))
     return CompiledTiny(model_plan(plan), layout_content(plan), model)

@@ -45,7 +45,7 @@ RECOMPUTE = "  stop_preempted_request: false\n"
 
 
 def build_spec(spec: str, parent: Path) -> Path:
-    """Generate and build a spec, given as text or by a shipped name; gives the folder."""
+    """Generate and build a spec, given as text, by its path or by a shipped name; gives the folder."""
     parent.mkdir(parents=True, exist_ok=True)
     path = spec
     if "\n" in spec:

@@ -7,21 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from built import build_tiny
 from scripted_model import ScriptedModel
 
-from deepinfer_gen.codegen.build import build_folder
-from deepinfer_gen.codegen.render import render
-from deepinfer_gen.codegen.sources import plan_spec
-from deepinfer_gen.codegen.write import write_folder
 from deepinfer_gen.runtime.llm import LLM
 
 
 @pytest.fixture(scope="session")
 def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The generated folder of tiny-cpu, built (the build cache makes that quick the second time)."""
-    folder = write_folder(render(plan_spec("tiny-cpu")), tmp_path_factory.mktemp("generated") / "tiny-cpu").path
-    build_folder(folder)
-    return folder
+    """The generated folder of the tests' own engine, built (the build cache makes that quick the second time)."""
+    return build_tiny(tmp_path_factory.mktemp("generated"))
 
 
 @pytest.fixture(scope="session")

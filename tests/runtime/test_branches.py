@@ -10,7 +10,7 @@ from deepinfer_gen.runtime.outputs import RequestOutput
 from deepinfer_gen.runtime.sampling_params import SamplingParams
 
 SEEDED = SamplingParams(temperature=2.0, max_tokens=12, ignore_eos=True, seed=7)
-PLACES = 16  # max_num_seqs of tiny-cpu
+PLACES = 16  # max_num_seqs of the tiny engine
 
 
 def generate(llm: LLM, prompt: list[int], params: SamplingParams) -> RequestOutput:

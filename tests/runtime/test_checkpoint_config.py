@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import shipped_plan
+from tiny_spec import tiny_plan
 
 from deepinfer_gen.codegen.render import render
 from deepinfer_gen.diagnostics import InputError
@@ -23,7 +23,7 @@ DEEP = "[" * 100_000
 
 @pytest.fixture
 def values() -> Any:
-    return json.loads(render(shipped_plan("tiny-cpu"))["plan.json"])["values"]
+    return json.loads(render(tiny_plan())["plan.json"])["values"]
 
 
 @pytest.fixture

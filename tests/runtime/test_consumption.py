@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from built import build_shipped, shared_cache
+from built import build_tiny, shared_cache
 from resign import Edit, replace_once, resign
+from tiny_spec import TINY
 from torch import Tensor
 
 from deepinfer_gen import LLM, SamplingParams
@@ -28,7 +29,6 @@ from deepinfer_gen.runtime import assembly
 from deepinfer_gen.runtime.kernels.reference import kv_scatter, sparse_attention
 from deepinfer_gen.runtime.kv_cache import KVCache
 
-TINY = "tiny-cpu"
 PROMPTS = [[0, *range(40, 75)], [0, 193, 407], [0, *range(300, 171, -1)]]
 """36, 3 and 130 tokens: an odd one leaves half a pair in the accumulators, the longest runs around its rings."""
 
@@ -82,7 +82,7 @@ def _run(folder: Path, patch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_shipped(TINY, tmp_path_factory.mktemp("generated"))
+    return build_tiny(tmp_path_factory.mktemp("generated"))
 
 
 @pytest.fixture(scope="module")

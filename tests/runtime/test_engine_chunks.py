@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from built import shared_cache
-from shipped import SPEC_FOLDER
+from tiny_spec import TINY, TINY_SPEC
 
 from deepinfer_gen import LLM, SamplingParams
 from deepinfer_gen.codegen.build import build_folder
@@ -23,10 +23,10 @@ GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
 def compiled(chunk: int, parent: Path) -> Path:
-    """The shipped engine with a prefill step of at most ``chunk`` tokens and no more blocks than its prompts fill."""
-    text = (SPEC_FOLDER / "tiny-cpu.yaml").read_text()
+    """The tiny engine with a prefill step of at most ``chunk`` tokens and no more blocks than its prompts fill."""
+    text = TINY_SPEC.read_text()
     changes = {
-        "name: tiny-cpu": f"name: tiny-chunk-{chunk}",
+        f"name: {TINY}": f"name: tiny-chunk-{chunk}",
         "max_model_len: 1024": f"max_model_len: 352\n  max_num_batched_tokens: {chunk}",
         "block_size: 32": "block_size: 32\n  num_blocks: 46",
     }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from built import shared_cache
-from shipped import SPEC_FOLDER
+from tiny_spec import TINY, TINY_SPEC
 
 from deepinfer_gen import LLM, SamplingParams
 from deepinfer_gen.codegen.build import build_folder
@@ -25,14 +25,14 @@ GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
 
 
 def compiled(mode: str, parent: Path, changes: Mapping[str, str] | None = None) -> Path:
-    """tiny-cpu with truncation and other ``changes`` of its text, built."""
-    text = (SPEC_FOLDER / "tiny-cpu.yaml").read_text()
+    """The tiny engine with truncation and other ``changes`` of its text, built."""
+    text = TINY_SPEC.read_text()
     for old, new in {"mode: off": f"mode: {mode}", **(changes or {})}.items():
         assert text.count(old) == 1
         text = text.replace(old, new)
     spec = parent / "spec.yaml"
     spec.write_text(text)
-    folder = write_folder(render(plan_spec(str(spec))), parent / "tiny-cpu").path
+    folder = write_folder(render(plan_spec(str(spec))), parent / TINY).path
     build_folder(folder, shared_cache())
     return folder
 

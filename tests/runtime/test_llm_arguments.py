@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_spec import TINY, TINY_SPEC
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.runtime.engine_args import ONLY, PLAN_KEY_OF
@@ -17,18 +18,18 @@ from deepinfer_gen.runtime.logs import configure_logging
 from deepinfer_gen.runtime.sampling_params import ParameterError, SamplingParams
 
 CONTRADICTIONS: list[tuple[str, Any, str]] = [
-    ("max_num_seqs", 17, "fixes max_num_seqs=16; you asked 17; edit tiny-cpu.yaml:14:"),
-    ("max_model_len", 4096, "fixes max_model_len=1024; you asked 4096; edit tiny-cpu.yaml:15:"),
-    ("max_num_batched_tokens", 1, "set limits.max_num_batched_tokens in tiny-cpu.yaml"),
+    ("max_num_seqs", 17, "fixes max_num_seqs=16; you asked 17; edit tiny-test.yaml:14:"),
+    ("max_model_len", 4096, "fixes max_model_len=1024; you asked 4096; edit tiny-test.yaml:15:"),
+    ("max_num_batched_tokens", 1, "set limits.max_num_batched_tokens in tiny-test.yaml"),
     ("data_parallel_size", 2, "parallel.dp"),
     ("prefill_context_parallel_size", 2, "parallel.cp"),
     ("enable_expert_parallel", True, "parallel.ep"),
-    ("block_size", 16, "edit tiny-cpu.yaml:18:"),
+    ("block_size", 16, "edit tiny-test.yaml:18:"),
     ("num_gpu_blocks_override", 7, "kv.num_blocks"),
     ("kv_cache_dtype", "fp8", "kv.main_format"),
-    ("kv_cache_memory_bytes", 1, "set kv.num_blocks in tiny-cpu.yaml"),
-    ("dtype", "float16", "edit tiny-cpu.yaml:31:"),
-    ("spec_tokens", 3, "edit tiny-cpu.yaml:21:"),
+    ("kv_cache_memory_bytes", 1, "set kv.num_blocks in tiny-test.yaml"),
+    ("dtype", "float16", "edit tiny-test.yaml:31:"),
+    ("spec_tokens", 3, "edit tiny-test.yaml:21:"),
 ]
 REFUSED: list[tuple[str, Any]] = [
     ("tokenizer_mode", "slow"),
@@ -55,7 +56,7 @@ def test_a_contradiction_names_the_plan_and_the_line(tiny_engine: Path, name: st
     with pytest.raises(ParameterError) as caught:
         LLM(engine=tiny_engine, **{name: value})
     assert message in str(caught.value)
-    assert "run deepinfer-gen tiny-cpu.yaml" in str(caught.value)
+    assert "run deepinfer-gen tiny-test.yaml" in str(caught.value)
     assert caught.value.parameter == name
 
 
@@ -110,7 +111,7 @@ def test_an_engine_that_cannot_run_is_refused_before_its_files_are_verified(tiny
     plan = json.loads((tiny_engine / "plan.json").read_text())
     plan["values"]["speculative.nextn"]["value"] = 5
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    with pytest.raises(InputError, match=r"tiny-cpu.yaml:21:\d+: error\[DI300\].*speculative.nextn is 5"):
+    with pytest.raises(InputError, match=r"tiny-test.yaml:21:\d+: error\[DI300\].*speculative.nextn is 5"):
         LLM(engine=tmp_path)
 
 
@@ -167,10 +168,10 @@ def test_a_wrong_log_level_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         configure_logging()
 
 
-def test_from_spec_and_without_a_tokenizer(tiny_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_spec_and_without_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with LLM.from_spec("tiny-cpu", skip_tokenizer_init=True) as made:
-        assert (tmp_path / "generated" / "tiny-cpu" / "manifest.json").is_file()
+    with LLM.from_spec(TINY_SPEC, skip_tokenizer_init=True) as made:
+        assert (tmp_path / "generated" / TINY / "manifest.json").is_file()
         params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
         completion = made.generate([5], params, use_tqdm=False)[0].outputs[0]
         assert (len(completion.token_ids), completion.text) == (2, "")

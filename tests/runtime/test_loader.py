@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from built import build_shipped, shared_cache
+from built import build_tiny, shared_cache
 from resign import replace_once, resign
-from shipped import shipped_plan
+from tiny_spec import TINY, tiny_plan
 
 from deepinfer_gen.build_cache import BuildCache
 from deepinfer_gen.canonical import json_text, sealed
@@ -22,12 +22,10 @@ from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.manifest import MANIFEST, list_files, read_folder
 from deepinfer_gen.runtime.loader import load_engine, verify_engine
 
-TINY = "tiny-cpu"
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_shipped(TINY, tmp_path_factory.mktemp("generated"))
+    return build_tiny(tmp_path_factory.mktemp("generated"))
 
 
 @pytest.fixture
@@ -68,10 +66,10 @@ def json_edit(change: Callable[[Any], None]) -> Callable[[str], str]:
 
 def test_loads_what_the_plan_says(built: Path) -> None:
     engine = load_engine(built, shared_cache())
-    plan = shipped_plan(TINY)
+    plan = tiny_plan()
     assert (engine.name, engine.folder) == (TINY, built)
     assert engine.value("kv.block_bytes") == plan["kv.block_bytes"]
-    assert engine.plan["engine.type"]["source"].startswith("tiny-cpu.yaml:")
+    assert engine.plan["engine.type"]["source"].startswith(f"{TINY}.yaml:")
     assert engine.model == model_plan(plan)
     assert engine.kernels == kernels(plan)
     assert engine.layout["block"]["bytes"] == plan["kv.block_bytes"]
@@ -89,7 +87,7 @@ from pathlib import Path
 from deepinfer_gen.build_cache import BuildCache
 from deepinfer_gen.runtime.loader import load_engine
 engine = load_engine({str(built)!r}, BuildCache(Path({str(shared_cache().root)!r})))
-assert engine.name == "tiny-cpu"
+assert engine.name == "{TINY}"
 assert not [name for name in sys.modules if name.startswith(("deepinfer_gen.codegen", "torch", "jinja2", "pydantic"))]
 assert not {{"specs", "codegen", "templates", "runtime"}} & set(sys.modules)
 """
@@ -162,13 +160,13 @@ def test_a_changed_plan_json_is_refused_though_it_takes_no_part_in_the_build(fol
 
 
 def test_resigned_provenance_loads_without_a_build(folder: Path) -> None:
-    resign(folder, {"PLAN.md": replace_once("# tiny-cpu", "# tiny-cpu, annotated")})
+    resign(folder, {"PLAN.md": replace_once(f"# {TINY}", f"# {TINY}, annotated")})
     assert load_engine(folder, shared_cache()).name == TINY
 
 
 def test_a_resigned_table_needs_a_build_and_then_loads(folder: Path, own_cache: BuildCache) -> None:
     """The tile of one kernel, changed in both kernel files: no code of the engine changes, so it is linked only."""
-    tile = shipped_plan(TINY)["kernels.linear.tile.tokens"]
+    tile = tiny_plan()["kernels.linear.tile.tokens"]
 
     def edit_json(content: Any) -> None:
         content["kernels"]["linear"]["tile"]["tokens"] = 7

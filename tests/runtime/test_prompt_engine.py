@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from built import shared_cache
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.codegen.build import build_folder
 from deepinfer_gen.codegen.render import render
@@ -15,16 +16,14 @@ from deepinfer_gen.codegen.write import write_folder
 from deepinfer_gen.runtime.llm import LLM
 from deepinfer_gen.runtime.sampling_params import SamplingParams
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def prompt_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prompt")
-    text = (ROOT / "specs" / "tiny-cpu.yaml").read_text()
+    text = TINY_SPEC.read_text()
     changed = text.replace("type: NORMAL", "type: PROMPT").replace("  verify: fixed\n", "")
     (folder / "prompt.yaml").write_text(changed)
-    written = write_folder(render(plan_spec(str(folder / "prompt.yaml"))), folder / "tiny-cpu").path
+    written = write_folder(render(plan_spec(str(folder / "prompt.yaml"))), folder / "prompt").path
     build_folder(written, shared_cache())
     return written
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.diagnostics import InputError
 from deepinfer_gen.specs.json_marks import read_json
@@ -69,10 +70,15 @@ PRESETS = {
     "tiny-v41/tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
     "tiny-v41/tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
 }
-"""sha256 of every file of a preset. A preset never changes; another model gets another name."""
+"""sha256 of every file of a released preset. It never changes; another model gets another name."""
+RELEASED = sorted({file.split("/")[0] for file in PRESETS})
 
 
-@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_released_with_its_weights() -> None:
+    assert {name for name, folder in presets().items() if any(folder.glob("*.safetensors"))} <= set(RELEASED)
+
+
+@pytest.mark.parametrize("name", RELEASED)
 def test_presets_are_immutable(name: str) -> None:
     files = {f"{name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in preset_folder(name).iterdir()}
     assert files == {file: digest for file, digest in PRESETS.items() if file.startswith(f"{name}/")}
@@ -127,7 +133,7 @@ def test_a_key_with_a_dot_is_not_taken_for_a_nested_one() -> None:
 
 
 def test_presets_resolve_from_any_spec() -> None:
-    assert resolve(load_spec("tiny-cpu")).model.preset == "tiny-v41"
+    assert resolve(load_spec(TINY_SPEC)).model.preset == "tiny-v41"
     with pytest.raises(KeyError):
         preset_folder("none")
 

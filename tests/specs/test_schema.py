@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 from deepinfer_gen.specs.defaults import BUILT, COMPUTED
@@ -17,12 +18,12 @@ from deepinfer_gen.specs.fields import spec_fields
 from deepinfer_gen.specs.hardware_table import read_hardware
 from deepinfer_gen.specs.json_schema import json_schema, schema_text
 from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.presets import hardware_tables, preset_folder, shipped_specs
+from deepinfer_gen.specs.presets import hardware_tables, preset_folder
 from deepinfer_gen.specs.resolve import resolve
 from deepinfer_gen.specs.source_text import SourceText, read_source
 
 SPECS = Path(load_spec.__code__.co_filename).parent
-TINY = shipped_specs()["tiny-cpu"].read_text(encoding="utf-8")
+TINY = TINY_SPEC.read_text(encoding="utf-8")
 CONFIG = (preset_folder("tiny-v41") / "config.json").read_text(encoding="utf-8")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.codegen.fit import fit_json, fit_lines, fit_report, wanted_blocks
 from deepinfer_gen.codegen.sources import plan_spec_unfit
@@ -99,7 +100,7 @@ def test_memory_binds(cli: Cli, small: str) -> None:
 
 
 def test_what_stops_the_model_length_is_the_model(cli: Cli) -> None:
-    answer = cli("fit", "tiny-cpu", "--json").data["answers"][1]
+    answer = cli("fit", TINY_SPEC, "--json").data["answers"][1]
     assert answer["fits"] == 4096  # max_position_embeddings of the tiny model
     assert answer["beyond"] == "limits.max_model_len exceeds the positions of the model"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.specs.presets import shipped_specs
 
@@ -98,7 +99,7 @@ def test_explain_names_the_model_config_and_repeats_nothing(cli: Cli) -> None:
 
 
 def test_explain_stops_at_a_depth(cli: Cli) -> None:
-    shown = cli("explain", "tiny-cpu", "kv.bytes_per_token", "--depth", "1").out
+    shown = cli("explain", TINY_SPEC, "kv.bytes_per_token", "--depth", "1").out
     assert "├─ kv.main_row_bytes = 256 B   …\n" in shown
     assert "kv.main_format" not in shown
     assert len(shown.splitlines()) < 12
@@ -126,11 +127,11 @@ def test_explain_as_data(cli: Cli, write_spec: WriteSpec) -> None:
 
 @pytest.mark.parametrize("pattern", ["state.swa.3", "state.swa.3.", "state.swa.3.*", "state.swa.[3].*"])
 def test_a_prefix_or_glob_lists_keys(cli: Cli, pattern: str) -> None:
-    out = cli("explain", "tiny-cpu", pattern).out
+    out = cli("explain", TINY_SPEC, pattern).out
     assert [line.split()[0] for line in out.splitlines()] == [
         f"state.swa.3.{f}" for f in ("bytes", "offset", "padding")
     ]
-    assert list(cli("explain", "tiny-cpu", pattern, "--json").data["keys"]) == [
+    assert list(cli("explain", TINY_SPEC, pattern, "--json").data["keys"]) == [
         f"state.swa.3.{f}" for f in ("bytes", "offset", "padding")
     ]
 

@@ -59,7 +59,7 @@ def test_init_writes_a_spec_that_plans(cli: Cli, tmp_path: Path, model: str, har
         assert planned.status == 0, planned.err
 
 
-@pytest.mark.parametrize("model", ["tiny-v41", "deepseek-v4.1-flash"])
+@pytest.mark.parametrize("model", sorted(presets()))
 def test_init_chooses_hardware_that_holds_the_model(cli: Cli, tmp_path: Path, model: str) -> None:
     path = tmp_path / "mine.yaml"
     assert cli("init", path, "--model", model).status == 0

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.codegen.drawing.canvas import text_width
 from deepinfer_gen.codegen.drawing.picture import Picture, picture_of, proportional
@@ -39,7 +40,7 @@ def shipped(request: pytest.FixtureRequest) -> Picture:
 @pytest.fixture(scope="module")
 def padded() -> Picture:
     """Every kind of padding at once: in each state region, in each block region, at the block's end."""
-    plan, layout = open_layout("tiny-cpu")
+    plan, layout = open_layout(str(TINY_SPEC))
     layout = copy.deepcopy(dict(layout))
     offset = 0
     for region in layout["state"]["regions"]:
@@ -172,7 +173,7 @@ def test_the_picture_in_the_documentation_is_current() -> None:
 
 
 def test_a_name_cannot_break_the_svg() -> None:
-    _, layout = open_layout("tiny-cpu")
+    _, layout = open_layout(str(TINY_SPEC))
     hostile = '</title><script>"&'
     root = ElementTree.fromstring(layout_svg(picture_of(hostile, layout, backbone_layers=10)))
     assert root.find(f"{SVG}title").text == f"Memory layout of {hostile}"  # type: ignore[union-attr]
@@ -191,7 +192,7 @@ def test_terminal_boxes_have_the_width_asked_for(shipped: Picture, width: int, u
 
 # The accumulators' 2,048 B get the least width of 4; the rings share 75 columns as 198,144 to 132,096: 45 and 30.
 TINY = """\
-State slot of tiny-cpu: 332,288 B · 20 slots (slot 0 is padding) · 6.34 MiB
+State slot of tiny-test: 332,288 B · 20 slots (slot 0 is padding) · 6.34 MiB
 ┌────────────────────────────────────────────┬─────────────────────────────┬───┐
 │             stored windows 0–5             │    consumer windows 6–9     │ C │
 └────────────────────────────────────────────┴─────────────────────────────┴───┘
@@ -205,7 +206,7 @@ stored 198,144 B (one copy) · dropped 134,144 B
 
 
 def test_terminal_picture() -> None:
-    assert "\n".join(layout_lines(picture("tiny-cpu"), width=80)).startswith(TINY)
+    assert "\n".join(layout_lines(picture(str(TINY_SPEC)), width=80)).startswith(TINY)
 
 
 def test_padding_is_named_in_the_terminal(padded: Picture) -> None:

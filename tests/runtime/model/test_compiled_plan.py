@@ -1,4 +1,4 @@
-"""The compiler's plan of ``tiny-cpu`` against the hand-written one, and the reference's logits with it."""
+"""The compiler's plan of the tiny model against the hand-written one, and the reference's logits with it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_spec import tiny_plan
 
-from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.plan import Plan
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.model.model import load_model
-from deepinfer_gen.specs.load import load_spec
-from deepinfer_gen.specs.resolve import resolve
-
-SPEC = Path(__file__).parents[3] / "specs" / "tiny-cpu.yaml"
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return derive(resolve(load_spec(SPEC)))
+    return tiny_plan()
 
 
 def test_constants_roles_and_tables(plan: Plan, engine: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from draft_and_verify import draft, observed
+from tiny_spec import TINY_SPEC
 
 from deepinfer_gen.codegen.derive import derive
 from deepinfer_gen.codegen.views.model import model_plan
@@ -248,7 +249,7 @@ def test_trap_37_confidence_is_a_logit_of_the_raw_state(
 @pytest.mark.parametrize("nextn", [6, 7])
 def test_trap_38_more_drafts_than_the_block_are_refused(nextn: int, tmp_path: Path) -> None:
     path = tmp_path / "too-many.yaml"
-    path.write_text((SPECS / "tiny-cpu.yaml").read_text().replace("nextn: 0 ", f"nextn: {nextn} "))
+    path.write_text(TINY_SPEC.read_text().replace("nextn: 0 ", f"nextn: {nextn} "))
     with pytest.raises(InputError, match=rf"DI041.*exceeds.*nextn = {nextn} .*dspark_block_size = 5"):
         resolve(load_spec(path))
 

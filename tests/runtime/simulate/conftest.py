@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from simulated import OVERLAPPED, RECOMPUTE, SCARCE, build_spec, parsed
+from tiny_spec import TINY, TINY_SPEC
 
 from deepinfer_gen.runtime.loader import LoadedEngine, load_engine
 from deepinfer_gen.runtime.simulate.run import Outcome, simulate
 
 SPECS = {
-    "tiny-cpu": "tiny-cpu",
+    TINY: str(TINY_SPEC),
     "recompute": SCARCE.format(name="recompute", type="NORMAL") + OVERLAPPED + RECOMPUTE,
     "normal": "v41-flash-normal-ep8",
     "prompt": SCARCE.format(name="prompt", type="PROMPT"),

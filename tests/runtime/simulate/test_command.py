@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from simulated import OVERLAPPED, SCARCE, build_spec, parsed, request, write_lines
+from tiny_spec import TINY
 
 from deepinfer_gen.codegen import cli
 from deepinfer_gen.runtime.simulate import rank
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def tiny(engine_of: EngineOf) -> str:
-    return str(engine_of("tiny-cpu").folder)
+    return str(engine_of(TINY).folder)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_stdout_holds_the_table_alone(
     status, out, err = call(capsys, tiny, "--workload", workload, "--trace", str(trace))
     assert (status, err) == (0, "")
     assert out.splitlines()[:8] == [
-        "tiny-cpu: 1 rank, 13 steps, all done",
+        f"{TINY}: 1 rank, 13 steps, all done",
         "  requests               2: 2 length",
         "  steps of all ranks     2 prefill, 0 empty prefill, 11 decode, 0 dummy decode, 0 idle",
         "  verified tokens a row  mean 1.000",
@@ -58,7 +59,7 @@ def test_the_step_limit_ends_a_run_well(tiny: str, workload: str, capsys: pytest
     status, out, _ = call(capsys, tiny, "--workload", workload, "--steps", "3")
     assert status == 0
     assert out.splitlines()[:2] == [
-        "tiny-cpu: 1 rank, 3 steps, as many as asked for",
+        f"{TINY}: 1 rank, 3 steps, as many as asked for",
         "  requests               2: 2 unfinished",
     ]
 

@@ -6,10 +6,11 @@ import random
 
 import pytest
 from simulated import random_events, random_lines
+from tiny_spec import TINY
 
 from .conftest import Simulated
 
-FAST = [("recompute", 1), ("recompute", 2), ("tiny-cpu", 3)]
+FAST = [("recompute", 1), ("recompute", 2), (TINY, 3)]
 ALL = [*FAST, ("prompt", 1), ("prompt", 2), ("completion", 1), ("completion", 3)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulated import request
+from tiny_spec import TINY
 
 from .conftest import Simulated
 
@@ -20,8 +21,8 @@ KEYS = [
 
 
 def test_the_first_lines_by_hand(simulated: Simulated) -> None:
-    """tiny-cpu drafts nothing and commits at once, so the first three steps follow from the rules alone."""
-    _, trace = simulated("tiny-cpu", [request("a", 33, 2)])
+    """The tiny engine drafts nothing and commits at once, so the first three steps follow from the rules alone."""
+    _, trace = simulated(TINY, [request("a", 33, 2)])
     for line in trace:
         assert len(line.pop("fingerprint")) == 16
     common = {"rank": 0, "accepted": {}, "finished": {}, "preempted": []}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from simulated import parsed, request
+from tiny_spec import TINY
 
 from deepinfer_gen.runtime.simulate.run import simulate
 from deepinfer_gen.runtime.simulate.violation import ViolationError
@@ -150,7 +151,7 @@ def test_ranks_that_differ_in_their_action_are_told_apart(engine_of: EngineOf, t
 
 
 def test_a_state_that_grows_is_found_at_the_end(engine_of: EngineOf, tmp_path: Path) -> None:
-    engine = engine_of("tiny-cpu")
+    engine = engine_of(TINY)
     workload, _ = parsed(tmp_path, [request("a", 9, 9)])
 
     class Counting(Wrong):
