@@ -12,6 +12,7 @@ from deepinfer_gen.diagnostics import EXIT_BAD_INPUT, InputError
 COMMANDS = {
     "data": "corpus of the running Python, tokenizer, token files, held-out function heads",
     "train": "the backbone, for hours on a CPU, for minutes on a GPU",
+    "polish": "the backbone on rows that look like its use, so that greedy text leaves its loops",
     "draft": "the drafter, against the frozen backbone",
     "export": "a training checkpoint in the released names and formats, into the package",
     "calibrate": "temperatures of the confidence head, fitted on the calibration split",

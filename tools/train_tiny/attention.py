@@ -245,9 +245,7 @@ class Attention(nn.Module):
         seen = torch.arange(scores.shape[-1], device=scores.device) < visible[:, None]
         scores = scores.masked_fill(~seen, -torch.inf)
         if self.layer == sizes.candidate_source_layer_id:
-            shared.candidates = candidate_mask(
-                scores, visible, sizes.candidate_topk_blocks, sizes.candidate_block_size
-            )
+            shared.candidates = candidate_mask(scores, visible, sizes.candidate_topk_blocks, sizes.candidate_block_size)
         elif self.layer > sizes.candidate_source_layer_id:
             assert shared.candidates is not None
             scores = scores.masked_fill(~shared.candidates, -torch.inf)

@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from byte_pairs import PIECES, VOCABULARY, token_ids, tokenizer_config, tokenizer_json, train_tokenizer
+from compiled_tables import write_tables
 from corpus import SPLITS, SourceFile, read_corpus
 from heads import HEADS, choose_heads, heads_json
 from library_files import STANDARD_LIBRARY
 from licence import licence_text, notice
 from manifest import MANIFEST, corpus_manifest
+from places import PRESET, WORK
 from tokenizers import Tokenizer
 
 from deepinfer_gen.runtime.model.token_map import token_classes
 
-ROOT = Path(__file__).resolve().parents[2]
-PRESET = ROOT / "specs" / "models" / "tiny-v41-code"
-WORK = ROOT / "build" / "train_tiny"
 _CLASSES = re.compile(r'("engram_compressed_vocab_size": )\d+')
 
 
@@ -51,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     for split, ids in tokens.items():
         np.save(arguments.work / f"tokens-{split}.npy", ids)
+    write_tables(arguments.preset, arguments.work)
     record = corpus_manifest(files, {split: len(ids) for split, ids in tokens.items()}, pieces)
     _write(arguments.records / MANIFEST.name, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     _write(arguments.records / HEADS.name, heads_json(choose_heads(files)))

@@ -9,11 +9,12 @@ import torch
 from drafter import Drafter, losses
 from network import Backbone
 from optimizer import Optimizer
-from rows import load_tokens, whole_rows
+from rows import Rows, load_tokens, whole_rows
 from saved import load, restore, save
-from sizes import read_hashes, read_sizes
+from sizes import read_sizes
+from tables import read_tables
 from torch import Tensor
-from train import balance
+from train import balance, training_device
 from training import Loop, add_common_arguments
 
 _NAMES = ("cross_entropy", "total_variation", "confidence")
@@ -28,20 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and leave backbone and drafter under ``drafted`` of the work folder."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(arguments.seed)
-    torch.set_float32_matmul_precision("high")
+    device = training_device(arguments.seed)
     folder = arguments.work / "drafted"
     sizes = read_sizes(arguments.config)
-    backbone = Backbone(sizes, *read_hashes(arguments.work / "engram.safetensors")).eval().requires_grad_(False)
-    restore(backbone, load(arguments.work / "backbone"))
+    tables = read_tables(arguments.work)
+    backbone = Backbone(sizes, tables.token_map, tables.hashes).eval().requires_grad_(False)
+    restore(backbone, load(arguments.work / "polished"))
     model = Drafter(sizes, arguments.dropout)
     if arguments.start:
         restore(model, load(folder))
     backbone.to(device)
     model.to(device)
     names = (*_NAMES, *(f"agreement_{k}" for k in range(sizes.dspark_block_size)))
-    held_out = torch.from_numpy(whole_rows(load_tokens(arguments.work, "calibration"), arguments.length, arguments.batch)[: arguments.held_out])
+    held_out = torch.from_numpy(
+        whole_rows(load_tokens(arguments.work, "calibration"), arguments.length, arguments.batch)[: arguments.held_out]
+    )
 
     def figures(ids: Tensor) -> tuple[Tensor, Tensor]:
         ids = ids[:, :-1]
@@ -72,4 +74,5 @@ def run(arguments: argparse.Namespace) -> None:
 
     optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
     loop = Loop(names, step, optimizer, evaluate, lambda: save(folder, [backbone, model]))
-    loop.run(arguments, load_tokens(arguments.work, "train"), arguments.work / "drafter-curve.jsonl")
+    rows = Rows(load_tokens(arguments.work, "train"), arguments.length, arguments.batch, arguments.seed)
+    loop.run(arguments, rows, arguments.work / "drafter-curve.jsonl")

@@ -99,7 +99,7 @@ class Drafter(nn.Module):
         guesses = F.linear(collapse_norm(x, pre, last.norm.weight), head).unflatten(1, places.shape[1:])
         previous = F.embedding(ids.gather(1, places.flatten(1)).view_as(places), last.markov_head.embed.weight)
         logits = guesses.float() + last.markov_head.head(previous).float()
-        evidence = torch.cat([state, previous], -1).detach()
+        evidence = torch.cat([state, previous], -1)
         return Blocks(logits, last.confidence_head.proj(evidence).squeeze(-1).float())
 
 
@@ -121,7 +121,8 @@ def block_attention(q: Tensor, keys: Tensor, ring: Tensor, before: Tensor, sink:
 class DraftLosses:
     """Means over anchors and positions, weighted by exp(-(k - 1) / 5) for draft k = 1, 2, ...
 
-    ``agreement`` [K] is the share of drafts whose likeliest token is the target's, not a loss.
+    A draft agrees if its likeliest token is the target's: the event of greedy verification, which the confidence is to
+    predict. ``agreement`` [K] is the share that does, not a loss.
     """
 
     cross_entropy: Tensor
@@ -144,10 +145,10 @@ def draft_losses(logits: Tensor, confidence: Tensor, target: Tensor, truth: Tens
     guessed, wanted = logits.float().log_softmax(-1), target.float().log_softmax(-1)
     accepted = torch.minimum(guessed.exp(), wanted.exp()).sum(-1)
     entropy = -guessed.gather(-1, truth.unsqueeze(-1)).squeeze(-1)
-    certainty = F.binary_cross_entropy_with_logits(confidence, accepted.detach(), reduction="none")
+    agrees = (logits.argmax(-1) == target.argmax(-1)).float()
+    certainty = F.binary_cross_entropy_with_logits(confidence, agrees, reduction="none")
     parts = [(part * weights).sum(-1).mean() for part in (entropy, 1 - accepted, certainty)]
-    agreement = (logits.argmax(-1) == target.argmax(-1)).float().mean((0, 1))
-    return *parts, agreement
+    return *parts, agrees.mean((0, 1))
 
 
 def losses(blocks: Blocks, ids: Tensor, backbone_logits: Tensor, anchors: Tensor) -> DraftLosses:

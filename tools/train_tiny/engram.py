@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 from fusion import fused
-from sizes import Hashes, Sizes, matrix
+from sizes import Sizes, matrix
+from tables import Hashes
 from torch import Tensor, nn
 
 

@@ -69,9 +69,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, u: Tensor, stored: dict[str, Tensor]) -> Tensor:
         """u [..., d] to [..., d]."""
-        weights, load = routing(
-            u, self.gate.weight, self.gate.bias, self.per_token, self.sizes.routed_scaling_factor
-        )
+        weights, load = routing(u, self.gate.weight, self.gate.bias, self.per_token, self.sizes.routed_scaling_factor)
         self.gate.load.copy_(load.detach())
         weights = torch.cat([weights, torch.ones_like(weights[..., :1])], -1)
         first, third = (

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import safetensors
 import torch
+from places import PRESET
 from safetensors.torch import save
 from saved import load
 from torch import Tensor
@@ -27,7 +28,6 @@ from deepinfer_gen.durable import exchange, sync, write_tree
 from deepinfer_gen.specs.model_config import MAX_CONFIG_BYTES, ModelConfig, read_model_config
 from deepinfer_gen.specs.source_text import read_source
 
-PRESET = Path(__file__).resolve().parents[2] / "specs" / "models" / "tiny-v41-code"
 SHARD, INDEX = "model-00001-of-00001.safetensors", "model.safetensors.index.json"
 
 _STORED_TYPES = {

@@ -13,9 +13,10 @@ import torch.nn.functional as F  # noqa: N812
 from attention import Attention, Norm, Projection, Shared
 from engram import Engram
 from experts import MixtureOfExperts
-from sizes import Hashes, Sizes
+from sizes import Sizes
 from storage import stored_weights
 from streams import HyperConnection, collapse_norm, expand, rotation
+from tables import Hashes
 from torch import Tensor, nn
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from network import Backbone
 from optimizer import Optimizer
-from rows import load_tokens, whole_rows
+from rows import Rows, load_tokens, whole_rows
 from saved import load, restore, save
-from sizes import read_hashes, read_sizes
+from sizes import read_sizes
+from tables import read_tables
 from torch import Tensor, nn
 from training import Loop, add_common_arguments
 
@@ -26,16 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and leave the checkpoint under ``backbone`` of the work folder."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(arguments.seed)
-    torch.set_float32_matmul_precision("high")
+    device = training_device(arguments.seed)
     folder = arguments.work / "backbone"
-    token_map, hashes = read_hashes(arguments.work / "engram.safetensors")
-    model = Backbone(read_sizes(arguments.config), token_map, hashes, arguments.dropout)
+    tables = read_tables(arguments.work)
+    model = Backbone(read_sizes(arguments.config), tables.token_map, tables.hashes, arguments.dropout)
     if arguments.start:
         restore(model, load(folder))
     model.to(device)
-    held_out = torch.from_numpy(whole_rows(load_tokens(arguments.work, "calibration"), arguments.length, arguments.batch)[: arguments.held_out])
 
     def step(ids: Tensor) -> Tensor:
         loss, index_loss = losses(model, ids)
@@ -43,16 +42,33 @@ def run(arguments: argparse.Namespace) -> None:
         balance(model.layers)
         return torch.stack([loss, index_loss])
 
+    optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
+    loop = Loop(("loss", "index_loss"), step, optimizer, evaluation(model, arguments), lambda: save(folder, [model]))
+    rows = Rows(load_tokens(arguments.work, "train"), arguments.length, arguments.batch, arguments.seed)
+    loop.run(arguments, rows, arguments.work / "backbone-curve.jsonl")
+
+
+def training_device(seed: int) -> torch.device:
+    """The GPU if there is one, with seeds and precisions set."""
+    torch.manual_seed(seed)
+    torch.set_float32_matmul_precision("high")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def evaluation(model: Backbone, arguments: argparse.Namespace) -> Callable[[], dict[str, float]]:
+    """Losses on the calibration split."""
+    tokens = load_tokens(arguments.work, "calibration")
+    held_out = torch.from_numpy(whole_rows(tokens, arguments.length, arguments.batch)[: arguments.held_out])
+
     def evaluate() -> dict[str, float]:
+        device = model.head.weight.device
         model.eval()
         # With gradients enabled, so that nothing is compiled a second time.
         found = torch.stack([torch.stack(losses(model, rows.to(device))).detach() for rows in held_out]).mean(0)
         model.train()
         return {"held_out_loss": found[0].item(), "held_out_index_loss": found[1].item()}
 
-    optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
-    loop = Loop(("loss", "index_loss"), step, optimizer, evaluate, lambda: save(folder, [model]))
-    loop.run(arguments, load_tokens(arguments.work, "train"), arguments.work / "backbone-curve.jsonl")
+    return evaluate
 
 
 def losses(model: Backbone, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,18 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from captured import Step
 from optimizer import Optimizer
-from rows import Rows
+from places import PRESET, WORK
 from torch import Tensor
-
-ROOT = Path(__file__).resolve().parents[2]
-PRESET = ROOT / "specs" / "models" / "tiny-v41-code"
-WORK = ROOT / "build" / "train_tiny"
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, steps: int, lr: float) -> None:
@@ -53,6 +50,14 @@ class Schedule:
         return max(0.0, min(1.0, rise, fall))
 
 
+class RowSource(Protocol):
+    """Ids of every step, int64 [batch, columns]."""
+
+    def at(self, step: int) -> npt.NDArray[np.int64]:
+        """The rows of a step, the same whenever it is asked for."""
+        ...
+
+
 @dataclass
 class Loop:
     """What differs between the trainings.
@@ -67,11 +72,10 @@ class Loop:
     evaluate: Callable[[], dict[str, float]]
     save: Callable[[], None]
 
-    def run(self, arguments: argparse.Namespace, tokens: npt.NDArray[np.uint16], record: Path) -> None:
+    def run(self, arguments: argparse.Namespace, rows: RowSource, record: Path) -> None:
         """From ``start`` to ``steps`` or the end of the time; appends a JSON line to ``record`` at every evaluation."""
         began = time.monotonic()
         device = self.optimizer.parameters[0].device
-        rows = Rows(tokens, arguments.length, arguments.batch, arguments.seed)
         schedule = Schedule(arguments.start, arguments.steps)
 
         def update(ids: Tensor) -> Tensor:
@@ -93,7 +97,7 @@ class Loop:
             if step % arguments.evaluate_every == 0 or step == arguments.steps:
                 figures = dict(zip(self.names, (sums / count).tolist(), strict=True))
                 line = {
-                    "step": step, "epoch": step / rows.steps_per_epoch, "rate": schedule.at(step),
+                    "step": step, "rate": schedule.at(step),
                     "seconds": time.monotonic() - began, **figures, **self.evaluate(),
                 }  # fmt: skip
                 sums, count = torch.zeros_like(sums), 0

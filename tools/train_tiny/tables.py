@@ -1,0 +1,44 @@
+"""What compiler and tokenizer fix for training, read from a file, since a training machine has neither of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+FILE = "tables.safetensors"
+HASH_PARTS = ("multipliers", "primes", "offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """How an Engram layer finds its rows: int64 multipliers [n], primes and offsets [n - 1, heads]."""
+
+    multipliers: Tensor
+    primes: Tensor
+    offsets: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """By token id: ``token_map`` int64 [V], its Engram class; bool [V] ``begins_line``, whether it begins with a line
+    break, ``is_break``, whether it is nothing but line breaks, and ``is_head``, whether it is the word that begins a
+    function or a class. By Engram layer its ``hashes``.
+    """
+
+    token_map: Tensor
+    begins_line: Tensor
+    is_break: Tensor
+    is_head: Tensor
+    hashes: dict[int, Hashes]
+
+
+def read_tables(work: Path) -> Tables:
+    """The tables that ``data`` wrote into the working folder."""
+    tensors = load_file(work / FILE)
+    layers = sorted({int(name.split(".")[1]) for name in tensors if name.startswith("layers.")})
+    hashes = {i: Hashes(*(tensors[f"layers.{i}.{part}"] for part in HASH_PARTS)) for i in layers}
+    by_token = (tensors[name] for name in ("token_map", "begins_line", "is_break", "is_head"))
+    return Tables(*by_token, hashes)
