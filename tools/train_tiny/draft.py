@@ -22,7 +22,7 @@ _NAMES = ("cross_entropy", "total_variation", "confidence")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags."""
-    add_common_arguments(parser, steps=3000, lr=2.5e-3)
+    add_common_arguments(parser, steps=7600, lr=2.5e-3)
     parser.add_argument("--dropout", type=float, default=0.1, help="of sublayer outputs")
     parser.add_argument("--anchors", type=int, default=64, help="draft blocks of a row")
 

@@ -20,7 +20,7 @@ from usage_rows import UsageRows, usage_losses
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags."""
-    add_common_arguments(parser, steps=700, lr=5e-4)
+    add_common_arguments(parser, steps=800, lr=5e-4)
     parser.add_argument("--dropout", type=float, default=0.2, help="of sublayer outputs; Engram rows twice that")
     parser.add_argument("--loop-weight", type=float, default=1.0, help="weight of the loss on loops")
 

@@ -22,8 +22,8 @@ _BIAS_RATE = 1e-3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags."""
-    add_common_arguments(parser, steps=6000, lr=2.5e-3)
-    parser.add_argument("--dropout", type=float, default=0.1, help="of sublayer outputs; Engram rows twice that")
+    add_common_arguments(parser, steps=5600, lr=2.5e-3)
+    parser.add_argument("--dropout", type=float, default=0.2, help="of sublayer outputs; Engram rows twice that")
 
 
 def run(arguments: argparse.Namespace) -> None:
