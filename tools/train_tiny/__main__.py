@@ -15,6 +15,7 @@ COMMANDS = {
     "polish": "the backbone on rows that look like its use, so that greedy text leaves its loops",
     "draft": "the drafter, against the frozen backbone",
     "export": "a training checkpoint in the released names and formats, into the package",
+    "assure": "the confidence head, fitted to the greedy rounds of an exported checkpoint; export again after it",
     "calibrate": "temperatures of the confidence head, fitted on the calibration split",
     "quality": "bits per byte, completions, accepted drafts and confidence on the held-out files",
 }

@@ -11,6 +11,8 @@ from function_body import End, Statements, count_statements, cut_at_dedent
 from heads import Head
 from ngram import NgramModel
 
+BEFORE = "\n\n"
+"""What stands before a head in its file: the end of a line and a blank one, with which its indentation is a token."""
 LIMIT = 256
 """New tokens of a completion at most."""
 ENOUGH = 3
@@ -34,14 +36,14 @@ class Completion:
 
 def model_completions(checkpoint: CheckpointModel, heads: Sequence[Head]) -> list[Completion]:
     """The model's, all heads in one batch, whose size the checkpoint's caches must hold."""
-    prompts = [[checkpoint.bos, *checkpoint.encode(head.head)] for head in heads]
+    prompts = [checkpoint.encode(BEFORE + head.head) for head in heads]
     transcripts = greedy(checkpoint, prompts, LIMIT, rows=len(prompts), eos=checkpoint.eos)
     return [_completion(checkpoint, head, t.tokens) for head, t in zip(heads, transcripts, strict=True)]
 
 
 def ngram_completions(checkpoint: CheckpointModel, ngram: NgramModel, heads: Sequence[Head]) -> list[Completion]:
     """Those of the n-gram model over the same tokens."""
-    return [_completion(checkpoint, head, ngram.greedy(checkpoint.encode(head.head), LIMIT)) for head in heads]
+    return [_completion(checkpoint, head, ngram.greedy(checkpoint.encode(BEFORE + head.head), LIMIT)) for head in heads]
 
 
 def _completion(checkpoint: CheckpointModel, head: Head, tokens: list[int]) -> Completion:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -14,17 +14,21 @@ _FILE_BYTES = 15 << 20
 
 
 def save(folder: Path, models: list[nn.Module]) -> None:
-    """Write the parameters of all ``models`` as ``weights-N.safetensors``."""
+    """Write the parameters of all ``models``."""
+    save_parameters(folder, (pair for model in models for pair in named_parameters(model)))
+
+
+def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Write named parameters as ``weights-N.safetensors``; what was there is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[dict[str, Tensor]] = [{}]
     room = _FILE_BYTES
-    for model in models:
-        for name, tensor in named_parameters(model):
-            if tensor.nbytes > room:
-                files.append({})
-                room = _FILE_BYTES
-            files[-1][name] = tensor.detach().to("cpu", torch.float32).contiguous().clone()
-            room -= tensor.nbytes
+    for name, tensor in parameters:
+        if tensor.nbytes > room:
+            files.append({})
+            room = _FILE_BYTES
+        files[-1][name] = tensor.detach().to("cpu", torch.float32).contiguous().clone()
+        room -= tensor.nbytes
     for old in folder.glob("weights-*.safetensors"):
         old.unlink()
     for number, tensors in enumerate(files):
