@@ -46,6 +46,12 @@ def choose_heads(files: Sequence[SourceFile]) -> list[Head]:
     return chosen
 
 
+def text_before(text: str, head: Head) -> str:
+    """What stands in its file, whose ``text`` this is, before a head."""
+    node = dict(_functions(parse_source(text)))[head.name]
+    return "".join(text.splitlines(keepends=True)[: node.lineno - 1])
+
+
 def head_of(text: str, node: _Function) -> str:
     """The lines of ``node``'s head in ``text``, through the first colon that no bracket or lambda owns."""
     own = "\n".join(text.split("\n")[node.lineno - 1 :])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bits_per_byte import model_bits
 from checkpoint_model import CheckpointModel, add_checkpoint_arguments, open_checkpoint
-from completions import ENOUGH, LIMIT, Completion, model_completions, ngram_completions
+from completions import CONTEXT, ENOUGH, LIMIT, Completion, model_completions, ngram_completions
 from compressors import ZLIB_WINDOW, xz_bytes, xz_solid_bytes, zlib_bytes
 from confidence import BINS, FILE_NAME, area_under_curve, calibration_error, conditional, cumulative, read_temperatures
 from confidence import pooled as pooled_confidences
@@ -127,14 +127,17 @@ def bits_section(subject: Subject, arguments: argparse.Namespace) -> Iterator[st
 def completions_section(subject: Subject, arguments: argparse.Namespace) -> Iterator[str]:
     """How many function heads are completed."""
     heads = load_heads()
+    name, texts = subject.checkpoint.folder.name, {file.name: file.text for file in subject.tests}
     made = {
-        subject.checkpoint.folder.name: model_completions(subject.checkpoint, heads),
+        name: model_completions(subject.checkpoint, heads),
+        f"{name}, behind {CONTEXT} tokens of the file": model_completions(subject.checkpoint, heads, texts),
         f"{subject.ngram.order}-gram model": ngram_completions(subject.checkpoint, subject.ngram, heads),
     }
     yield f"## Greedy completions of {len(heads)} held-out function heads, at most {LIMIT} tokens, cut at the dedent"
     yield ""
     yield (
-        "Statements are counted in the whole body, nested ones included and strings that stand alone left out;"
+        "A head stands alone behind a blank line where nothing else is said. Statements are counted in the whole body,"
+        " nested ones included and strings that stand alone left out;"
         " in brackets are those of the body itself, the docstring included."
     )
     yield ""
@@ -188,16 +191,20 @@ def _confidence_section(subject: Subject, found: Drafting) -> Iterator[str]:
     fitted = read_temperatures(subject.checkpoint.folder, nextn)
     yield f"## Confidence in the same rounds; calibration error in {BINS} bins of equal mass"
     yield ""
-    yield f"| temperatures | calibration error of the product | AUC, all | {_positions('AUC', nextn)} |"
-    yield f"|---|---:|---:|{'---:|' * nextn}"
+    yield (
+        "| temperatures | calibration error of the product | AUC of the product | AUC, all |"
+        f" {_positions('AUC', nextn)} |"
+    )
+    yield f"|---|---:|---:|---:|{'---:|' * nextn}"
     cases = [("none", [1.0] * nextn)]
     if fitted is not None:
         cases.append((", ".join(f"{t:.3f}" for t in fitted), fitted))
     single = [area_under_curve(*conditional(found.rounds, k)) for k in range(nextn)]
     for name, temperatures in cases:
-        error = calibration_error(*cumulative(found.rounds, temperatures))
+        products = cumulative(found.rounds, temperatures)
+        error, joint = calibration_error(*products), area_under_curve(*products)
         together = area_under_curve(*pooled_confidences(found.rounds, temperatures))
-        yield f"| {name} | {error:.2%} | {together:.3f} | {' | '.join(f'{a:.3f}' for a in single)} |"
+        yield f"| {name} | {error:.2%} | {joint:.3f} | {together:.3f} | {' | '.join(f'{a:.3f}' for a in single)} |"
     yield ""
     if fitted is None:
         yield f"The checkpoint has no {FILE_NAME}; `calibrate` writes it."
