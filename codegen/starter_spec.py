@@ -16,7 +16,7 @@ _CPU: tuple[_Line, ...] = (
     ("  zos: off", "on schedules step N+1 while step N runs"),
     ("", ""),
     ("numerics:", ""),
-    ("  policy: float32_unquantized", "reference arithmetic; the schema documents the others"),
+    ("  policy: float32", "the trained formats, computed in float32; the schema documents the others"),
 )
 _ACCELERATOR: tuple[_Line, ...] = (
     ("speculative:", ""),

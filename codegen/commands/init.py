@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", nargs="?", type=Path, default=Path("engine.yaml"), help="default: engine.yaml"
     )
     parser.add_argument(
-        "--model", choices=sorted(presets()), default="tiny-v41", help="model preset (default: tiny-v41)"
+        "--model", choices=sorted(presets()), default="tiny-v41-code", help="model preset (default: tiny-v41-code)"
     )
     parser.add_argument(
         "--hardware",
