@@ -88,7 +88,7 @@ COMMANDS = (
             ("deepinfer-gen simulate generated/tiny-cpu --workload workload.jsonl --trace trace.jsonl",),
             "0, 2, 4 a step broke a rule"),
     Command("run", "deepinfer_gen.runtime.cli_run", "generate text with an engine",
-            ('deepinfer-gen run generated/tiny-cpu --prompt "def is_prime(n):" --max-tokens 32',),
+            ('deepinfer-gen run generated/tiny-cpu --prompt "class Queue:" --temperature 0',),
             "0, 2, 4 a request failed"),
 )  # fmt: skip
 

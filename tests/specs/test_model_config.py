@@ -69,6 +69,14 @@ PRESETS = {
     "tiny-v41/model.safetensors.index.json": "aafae272cabc070c2aeb72bd98d869af44a052efea7f093905823f2d28a78a1b",
     "tiny-v41/tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
     "tiny-v41/tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
+    "tiny-v41-code/LICENSE.python": "3b2f81fe21d181c499c59a256c8e1968455d6689d269aa85373bfb6af41da3bf",
+    "tiny-v41-code/NOTICE": "d9409438e6e22e84cae7f6097fa7fff2805db2d02fc3cd5175f1e464c68490fe",
+    "tiny-v41-code/confidence_temperatures.json": "a66cd3fba5375d650ed5c72547d4f3ddebfed565779b966427dadd255a147251",
+    "tiny-v41-code/config.json": "ea3079537c0c7e412939d926b826d8169048ecc5fca7fc975af0f1abc62fa9d6",
+    "tiny-v41-code/model-00001-of-00001.safetensors": "3a387fac7c824f127010b78d13e8a987770233043d2ead7f9300af627dfc747c",
+    "tiny-v41-code/model.safetensors.index.json": "a78f6985317a9d92262a6d8485e8b5c9cff56dd440bde08e40e69e5662bc92f0",
+    "tiny-v41-code/tokenizer.json": "f7263d00035c6163ae40ba03492e8a3415aafcfc445d9dd77c099142b16cf527",
+    "tiny-v41-code/tokenizer_config.json": "48ce2efd9b208d324b6b985b60fa50e215d3bf141e93ffedd02ac3fa7aa8c18d",
 }
 """sha256 of every file of a released preset. It never changes; another model gets another name."""
 RELEASED = sorted({file.split("/")[0] for file in PRESETS})

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 from corpus import SourceFile
-from heads import Head, choose_heads, head_of, load_heads
+from heads import Head, choose_heads, head_of, load_heads, text_before
 from library_files import STANDARD_LIBRARY, read_source
 from manifest import load_manifest
 
@@ -37,6 +37,16 @@ def test_a_methods_head_keeps_its_indentation() -> None:
     method = textwrap.indent(f"def f(self):\n    {BODY}\n", "    ")
     chosen = choose_heads([SourceFile("a.py", "class Kind(Base):\n" + method, "test")])
     assert chosen == [Head("a.py", "Kind.f", "    def f(self):")]
+
+
+def test_the_text_before_a_head_ends_where_it_begins() -> None:
+    """Of two functions of one name the qualified one is found, behind a form feed too."""
+    method = textwrap.indent(f"def f(self):\n    {BODY}\n", "    ")
+    text = f"mark = '\f'\nclass A:\n{method}\nclass B:\n{method}"
+    (head,) = choose_heads([SourceFile("a.py", text, "test")])
+    before = text_before(text, head)
+    assert text.startswith(before + head.head)
+    assert before.count("class") == ("A", "B").index(head.name[0]) + 1
 
 
 def test_only_held_out_sources_and_functions_of_five_statements_are_taken() -> None:

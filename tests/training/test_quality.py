@@ -60,7 +60,8 @@ def test_calibrate_then_quality(
     """The temperatures file joins the checkpoint, which loads as before."""
     for module in (calibrate, quality):
         monkeypatch.setattr(module, "read_corpus", corpus)
-    monkeypatch.setattr(quality, "load_heads", lambda: [Head("test0.py", "f", "w1 w2 w3:"), Head("a.py", "g", "w5:")])
+    monkeypatch.setattr(quality, "load_heads", lambda: [Head("test0.py", "f", "w1 w2 w3:"), Head("test1.py", "g", "w5:")])
+    monkeypatch.setattr(completions, "text_before", lambda text, head: text)
     monkeypatch.setattr(quality, "REPORT", tmp_path / "report.md")
     monkeypatch.setattr(completions, "LIMIT", 12)
     few = ("--checkpoint", str(folder), "--prompts", "4", "--tokens", "12", "--rows", "4")
@@ -77,10 +78,11 @@ def test_calibrate_then_quality(
     bits, completed = (row[1:] for row in rows if row[0] == "a-release")
     assert (bits[0], float(bits[1]) > 0) == ("its training", True)
     assert completed[:2] == ["0", "0"], "what it says does not parse"
+    assert "| a-release, behind 512 tokens of the file | 0 | 0 | 2 |" in printed
     for figure in ("5-gram model", "xz -9e", "zlib -9"):
         assert figure in printed
     assert ", ".join(f"{t:.3f}" for t in written["temperatures"]) in [row[0] for row in rows]
-    assert printed.count("```python") == 4
+    assert printed.count("```python") == 6
 
 
 def test_parts_are_chosen_and_the_sample_is_the_first_by_hash(

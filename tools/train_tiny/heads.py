@@ -49,7 +49,7 @@ def choose_heads(files: Sequence[SourceFile]) -> list[Head]:
 def text_before(text: str, head: Head) -> str:
     """What stands in its file, whose ``text`` this is, before a head."""
     node = dict(_functions(parse_source(text)))[head.name]
-    return "".join(text.splitlines(keepends=True)[: node.lineno - 1])
+    return "".join(f"{line}\n" for line in text.split("\n")[: node.lineno - 1])
 
 
 def head_of(text: str, node: _Function) -> str:
