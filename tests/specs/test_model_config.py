@@ -61,35 +61,40 @@ def test_tiny_is_the_checkpoints_own_config() -> None:
 
 
 PRESETS = {
-    "deepseek-v4.1-flash/config.json": "51c1ee5149d76b661acb30f8b55c3b072c1a3aea3e10cd8c68e6fc7c0c201ec3",
-    "tiny-v41/config.json": "90d55a40e564f4970067d3b1e96bffe1f9de37fd42e6ca84407d012a856986ce",
-    "tiny-v41/model-00001-of-00003.safetensors": "b4ccbaddb95ba3b80d7933023408d639fd5f1d0b149c941b8798f4c29ca8350a",
-    "tiny-v41/model-00002-of-00003.safetensors": "6e11b24f66039aad5e1e74ece54dfb84a54a90975d2cf855be51a69c857e612c",
-    "tiny-v41/model-00003-of-00003.safetensors": "f87d6a4cd439b82b8e6ca36fb12e4a5f58598bf0c06e51d6039abd6eb7cca340",
-    "tiny-v41/model.safetensors.index.json": "aafae272cabc070c2aeb72bd98d869af44a052efea7f093905823f2d28a78a1b",
-    "tiny-v41/tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
-    "tiny-v41/tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
-    "tiny-v41-code/LICENSE.python": "3b2f81fe21d181c499c59a256c8e1968455d6689d269aa85373bfb6af41da3bf",
-    "tiny-v41-code/NOTICE": "d9409438e6e22e84cae7f6097fa7fff2805db2d02fc3cd5175f1e464c68490fe",
-    "tiny-v41-code/confidence_temperatures.json": "a66cd3fba5375d650ed5c72547d4f3ddebfed565779b966427dadd255a147251",
-    "tiny-v41-code/config.json": "ea3079537c0c7e412939d926b826d8169048ecc5fca7fc975af0f1abc62fa9d6",
-    "tiny-v41-code/model-00001-of-00001.safetensors": "3a387fac7c824f127010b78d13e8a987770233043d2ead7f9300af627dfc747c",
-    "tiny-v41-code/model.safetensors.index.json": "a78f6985317a9d92262a6d8485e8b5c9cff56dd440bde08e40e69e5662bc92f0",
-    "tiny-v41-code/tokenizer.json": "f7263d00035c6163ae40ba03492e8a3415aafcfc445d9dd77c099142b16cf527",
-    "tiny-v41-code/tokenizer_config.json": "48ce2efd9b208d324b6b985b60fa50e215d3bf141e93ffedd02ac3fa7aa8c18d",
+    "deepseek-v4.1-flash": {
+        "config.json": "51c1ee5149d76b661acb30f8b55c3b072c1a3aea3e10cd8c68e6fc7c0c201ec3",
+    },
+    "tiny-v41": {
+        "config.json": "90d55a40e564f4970067d3b1e96bffe1f9de37fd42e6ca84407d012a856986ce",
+        "model-00001-of-00003.safetensors": "b4ccbaddb95ba3b80d7933023408d639fd5f1d0b149c941b8798f4c29ca8350a",
+        "model-00002-of-00003.safetensors": "6e11b24f66039aad5e1e74ece54dfb84a54a90975d2cf855be51a69c857e612c",
+        "model-00003-of-00003.safetensors": "f87d6a4cd439b82b8e6ca36fb12e4a5f58598bf0c06e51d6039abd6eb7cca340",
+        "model.safetensors.index.json": "aafae272cabc070c2aeb72bd98d869af44a052efea7f093905823f2d28a78a1b",
+        "tokenizer.json": "e52d6dd1e0df70b9c2acd36e89096d85682b66308d0797fc3cf812dc630a1afa",
+        "tokenizer_config.json": "0c782765b743524067f830ce03af15f322c93dbaa53e42315fd43917a7d61a71",
+    },
+    "tiny-v41-code": {
+        "LICENSE.python": "3b2f81fe21d181c499c59a256c8e1968455d6689d269aa85373bfb6af41da3bf",
+        "NOTICE": "d9409438e6e22e84cae7f6097fa7fff2805db2d02fc3cd5175f1e464c68490fe",
+        "confidence_temperatures.json": "a66cd3fba5375d650ed5c72547d4f3ddebfed565779b966427dadd255a147251",
+        "config.json": "ea3079537c0c7e412939d926b826d8169048ecc5fca7fc975af0f1abc62fa9d6",
+        "model-00001-of-00001.safetensors": "3a387fac7c824f127010b78d13e8a987770233043d2ead7f9300af627dfc747c",
+        "model.safetensors.index.json": "a78f6985317a9d92262a6d8485e8b5c9cff56dd440bde08e40e69e5662bc92f0",
+        "tokenizer.json": "f7263d00035c6163ae40ba03492e8a3415aafcfc445d9dd77c099142b16cf527",
+        "tokenizer_config.json": "48ce2efd9b208d324b6b985b60fa50e215d3bf141e93ffedd02ac3fa7aa8c18d",
+    },
 }
 """sha256 of every file of a released preset. It never changes; another model gets another name."""
-RELEASED = sorted({file.split("/")[0] for file in PRESETS})
 
 
 def test_a_preset_is_released_with_its_weights() -> None:
-    assert {name for name, folder in presets().items() if any(folder.glob("*.safetensors"))} <= set(RELEASED)
+    assert {name for name, folder in presets().items() if any(folder.glob("*.safetensors"))} <= set(PRESETS)
 
 
-@pytest.mark.parametrize("name", RELEASED)
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_immutable(name: str) -> None:
-    files = {f"{name}/{p.name}": hashlib.sha256(p.read_bytes()).hexdigest() for p in preset_folder(name).iterdir()}
-    assert files == {file: digest for file, digest in PRESETS.items() if file.startswith(f"{name}/")}
+    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in preset_folder(name).iterdir()}
+    assert files == PRESETS[name]
 
 
 def test_sources_and_settings() -> None:

@@ -60,7 +60,9 @@ def test_calibrate_then_quality(
     """The temperatures file joins the checkpoint, which loads as before."""
     for module in (calibrate, quality):
         monkeypatch.setattr(module, "read_corpus", corpus)
-    monkeypatch.setattr(quality, "load_heads", lambda: [Head("test0.py", "f", "w1 w2 w3:"), Head("test1.py", "g", "w5:")])
+    monkeypatch.setattr(
+        quality, "load_heads", lambda: [Head("test0.py", "f", "w1 w2 w3:"), Head("test1.py", "g", "w5:")]
+    )
     monkeypatch.setattr(completions, "text_before", lambda text, head: text)
     monkeypatch.setattr(quality, "REPORT", tmp_path / "report.md")
     monkeypatch.setattr(completions, "LIMIT", 12)
