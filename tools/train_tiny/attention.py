@@ -17,7 +17,7 @@ from streams import rms, rotate
 from torch import Tensor, nn
 
 
-@dataclass
+@dataclass(slots=True)
 class Shared:
     """What later layers read of earlier ones in one pass: by KV source its rotated entries [B, J, head_dim] and index
     keys [B, J, index_head_dim], by index source the selection bool [B, T, J]; of the candidate source the candidates.
@@ -53,6 +53,11 @@ class Projection(nn.Module):
         return F.linear(x, self.weight)
 
 
+def product_type(x: Tensor) -> torch.dtype:
+    """What a product of ``x`` is computed in: on a GPU under autocast its type, else that of ``x``."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+
+
 class Compressor(nn.Module):
     """Tokens to entries, one per ``ratio`` tokens; pairs are pooled per channel by a learned gate."""
 
@@ -68,10 +73,11 @@ class Compressor(nn.Module):
         """u [B, T, d] to latents [B, T / ratio, head_dim], before rotation."""
         rows = self.wkv(u)
         if self.ratio > 1:
-            pairs = rows.float().unflatten(1, (-1, self.ratio))
-            weights = self.wgate(u).float().unflatten(1, (-1, self.ratio)).softmax(2)
+            pairs = torch.unflatten(rows.float(), 1, (-1, self.ratio))
+            weights = torch.unflatten(self.wgate(u).float(), 1, (-1, self.ratio)).softmax(2)
             rows = (weights * pairs).sum(2)
-        return self.norm(rows)
+        latents: Tensor = self.norm(rows)
+        return latents
 
 
 class Indexer(nn.Module):
@@ -92,13 +98,16 @@ class Indexer(nn.Module):
 
     def forward(self, u: Tensor, qr: Tensor, wq_b: Tensor, keys: Tensor, turn: Tensor) -> Tensor:
         """Scores float32 [B, T, J] of all entries, visible or not."""
-        q = F.linear(qr.detach(), wq_b).unflatten(-1, (self.heads, self.width))
+        q = torch.unflatten(F.linear(qr.detach(), wq_b), -1, (self.heads, self.width))
         q = mxfp4(rotate(q, turn.unsqueeze(1)))
-        return index_scores(q, self.weights_proj(u.detach()).float() * (self.width * self.heads) ** -0.5, keys)
+        weights = self.weights_proj(u.detach()).float() * (self.width * self.heads) ** -0.5
+        scores: Tensor = index_scores(q, weights, keys)
+        return scores
 
 
 @fused
 def index_scores(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """Queries [B, T, h, D], weights of the heads [B, T, h] and keys [B, J, D]: scores float32 [B, T, J]."""
     products = torch.einsum("bthd,bjd->bthj", q, keys)
     return (products.float().relu() * weights.unsqueeze(-1)).sum(2)
 
@@ -113,7 +122,7 @@ def choose(scores: Tensor, count: int) -> Tensor:
 
 def candidate_mask(scores: Tensor, visible: Tensor, blocks: int, size: int) -> Tensor:
     """Entries inside the best blocks of each row, the block of the newest visible entry always among them."""
-    grouped = scores.unflatten(-1, (-1, size)).amax(-1)
+    grouped = torch.unflatten(scores, -1, (-1, size)).amax(-1)
     newest = torch.arange(grouped.shape[-1], device=scores.device) == ((visible - 1) // size)[:, None]
     kept = choose(grouped.masked_fill(newest, torch.inf), blocks)
     return kept.repeat_interleave(size, -1)
@@ -156,9 +165,10 @@ def index_loss(scores: Tensor, far: Tensor, visible: Tensor) -> Tensor:
 
 def _window(q: Tensor, k: Tensor, window: int) -> tuple[Tensor, Tensor]:
     """Scores float32 [B, h, T, 2 window] of each query with its chunk and the one before, and those rows."""
-    chunks = k.unflatten(1, (-1, window))
+    chunks = torch.unflatten(k, 1, (-1, window))
     rows = torch.cat([F.pad(chunks, (0, 0, 0, 0, 1, 0))[:, :-1], chunks], 2)
-    scores = torch.einsum("bcqhd,bckd->bhcqk", q.unflatten(1, (-1, window)), rows).float() * q.shape[-1] ** -0.5
+    queries = torch.unflatten(q, 1, (-1, window))
+    scores = torch.einsum("bcqhd,bckd->bhcqk", queries, rows).float() * q.shape[-1] ** -0.5
     place = torch.arange(window, device=q.device)
     distance = place[:, None] + window - torch.arange(2 * window, device=q.device)
     inside = (distance >= 0) & (distance < window)
@@ -168,7 +178,7 @@ def _window(q: Tensor, k: Tensor, window: int) -> tuple[Tensor, Tensor]:
 
 
 def _window_values(weights: Tensor, rows: Tensor) -> Tensor:
-    chunked = weights.unflatten(2, (rows.shape[1], -1)).to(rows.dtype)
+    chunked = torch.unflatten(weights, 2, (rows.shape[1], -1)).to(rows.dtype)
     return torch.einsum("bhcqk,bckd->bcqhd", chunked, rows).flatten(1, 2)
 
 
@@ -200,7 +210,8 @@ class Attention(nn.Module):
     def queries(self, u: Tensor, stored: dict[str, Tensor], turn: Tensor) -> tuple[Tensor, Tensor]:
         """The latent [..., q_lora_rank] and the rotated queries [..., heads, head_dim]; ``turn`` [..., rope / 2, 2]."""
         qr = self.q_norm(F.linear(u, stored["wq_a"]))
-        q = F.linear(qr, stored["wq_b"]).unflatten(-1, (self.sizes.num_attention_heads, self.sizes.head_dim))
+        heads = self.sizes.num_attention_heads, self.sizes.head_dim
+        q = torch.unflatten(F.linear(qr, stored["wq_b"]), -1, heads)
         return qr, rotate(q, turn.unsqueeze(-3))
 
     def rows(self, u: Tensor, stored: dict[str, Tensor], turn: Tensor) -> Tensor:
@@ -210,8 +221,9 @@ class Attention(nn.Module):
     def output(self, o: Tensor, stored: dict[str, Tensor], turn: Tensor) -> Tensor:
         """Results of the heads [..., heads, head_dim] to [..., d]."""
         groups = self.sizes.o_groups
-        o = rotate(o, turn.unsqueeze(-3), inverse=True).flatten(-2).unflatten(-1, (groups, -1))
-        z = torch.einsum("...gk,grk->...gr", o.to(stored["wo_a"].dtype), stored["wo_a"].unflatten(0, (groups, -1)))
+        o = torch.unflatten(rotate(o, turn.unsqueeze(-3), inverse=True).flatten(-2), -1, (groups, -1))
+        first = torch.unflatten(stored["wo_a"], 0, (groups, -1))
+        z = torch.einsum("...gk,grk->...gr", o.to(first.dtype), first)
         return F.linear(z.flatten(-2), stored["wo_b"])
 
     def forward(self, u: Tensor, stored: dict[str, Tensor], turns: Tensor, shared: Shared) -> Tensor:
@@ -220,7 +232,7 @@ class Attention(nn.Module):
         turn = turns[:length]
         qr, q = self.queries(u, stored, turn)
         k = self.rows(u, stored, turn)
-        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else q.dtype
+        kind = product_type(q)
         q, k = q.to(kind), k.to(kind)
         if not self.ratio or self.layer >= sizes.num_hidden_layers:
             return self.output(window_attention(q, k, self.attn_sink, sizes.sliding_window), stored, turn)

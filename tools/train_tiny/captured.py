@@ -17,12 +17,15 @@ class Step:
         self.run, self.device = run, device
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.side: torch.cuda.Stream
+        self.ids: Tensor
+        self.figures: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Figures of the step; on a GPU the same tensor each time."""
-        rows = rows.pin_memory() if self.device.type == "cuda" else rows
         if self.device.type != "cuda":
             return self.run(rows.to(self.device))
+        rows = rows.pin_memory()
         self.calls += 1
         if self.graph is None:
             self._first(rows)
@@ -35,7 +38,7 @@ class Step:
         """Ordinary steps on a stream of their own until everything is compiled and allocated, then the capture."""
         if self.calls == 1:
             self.ids = rows.to(self.device)
-            self.side = torch.cuda.Stream()
+            self.side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.ids.copy_(rows, non_blocking=True)
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     def step(ids: Tensor) -> Tensor:
         total, parts = figures(ids)
-        total.backward()
+        torch.autograd.backward(total)
         balance(model.mtp)
         return parts
 

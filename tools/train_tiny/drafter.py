@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from attention import Norm, Projection
+from attention import Attention, Norm, Projection, product_type
 from fusion import fused
 from network import Layer, first_streams
 from sizes import Sizes, matrix
@@ -62,6 +63,8 @@ class DraftLayer(Layer):
 class Drafter(nn.Module):
     """The layers ``mtp.0`` and on."""
 
+    turns: Tensor
+
     def __init__(self, sizes: Sizes, dropout: float = 0.0) -> None:
         super().__init__()
         self.sizes, self.dropout = sizes, dropout
@@ -72,6 +75,8 @@ class Drafter(nn.Module):
         """ids [B, T] and the backbone's features [B, T, targets * d]; anchors int64 [B, A] in 1 .. T - block."""
         sizes, stored = self.sizes, stored_weights(self)
         first, last = self.mtp[0], self.mtp[-1]
+        assert isinstance(first, DraftLayer)
+        assert isinstance(last, DraftLayer)
         main = first.main_norm(F.linear(features, stored["mtp.0"]["main_proj"][""]))
         window, block = sizes.sliding_window, sizes.dspark_block_size
         before = anchors.unsqueeze(-1) + torch.arange(-window, 0, device=ids.device)
@@ -81,26 +86,33 @@ class Drafter(nn.Module):
         x, pre = first_streams(embedding, tokens.flatten(1), sizes)
         turn = self.turns[places]
         for i, layer in enumerate(self.mtp):
+            assert isinstance(layer, DraftLayer)
             own = stored[f"mtp.{i}"]
             ring = layer.attn.rows(main, own["attn"], self.turns[: ids.shape[1]])
-
-            def attend(u: Tensor, layer: Layer = layer, own: dict[str, dict[str, Tensor]] = own) -> Tensor:
-                u = u.unflatten(1, places.shape[1:])
-                _, q = layer.attn.queries(u, own["attn"], turn)
-                keys = layer.attn.rows(u, own["attn"], turn)
-                kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else q.dtype
-                o = block_attention(q.to(kind), keys.to(kind), ring.to(kind), before, layer.attn.attn_sink)  # noqa: B023
-                y = layer.attn.output(o, own["attn"], turn).flatten(1, 2)
-                return F.dropout(y, self.dropout, self.training)
-
-            x, pre = layer.attended(x, pre, attend)
+            attend = partial(block_layer, layer.attn, stored=own["attn"], ring=ring, before=before, turn=turn)
+            x, pre = layer.attended(x, pre, attend, self.dropout)
             x, pre = layer.fed(x, pre, own["ffn"], self.dropout)
-        state = (x * pre.unsqueeze(-1)).sum(2).unflatten(1, places.shape[1:])
-        guesses = F.linear(collapse_norm(x, pre, last.norm.weight), head).unflatten(1, places.shape[1:])
+        state = torch.unflatten((x * pre.unsqueeze(-1)).sum(2), 1, places.shape[1:])
+        guesses = torch.unflatten(F.linear(collapse_norm(x, pre, last.norm.weight), head), 1, places.shape[1:])
         previous = F.embedding(ids.gather(1, places.flatten(1)).view_as(places), last.markov_head.embed.weight)
         logits = guesses.float() + last.markov_head.head(previous).float()
         evidence = torch.cat([state, previous], -1)
         return Blocks(logits, last.confidence_head.proj(evidence).squeeze(-1).float())
+
+
+def block_layer(
+    attention: Attention, u: Tensor, *, stored: dict[str, Tensor], ring: Tensor, before: Tensor, turn: Tensor
+) -> Tensor:
+    """A draft layer's attention of u [B, A * K, d], the blocks one after the other; ``turn`` [B, A, K, rope / 2, 2].
+
+    ``ring`` [B, T, D] holds the keys of the text; those ``before`` [B, A, W] an anchor are seen.
+    """
+    u = torch.unflatten(u, 1, turn.shape[1:3])
+    _, q = attention.queries(u, stored, turn)
+    keys = attention.rows(u, stored, turn)
+    kind = product_type(q)
+    o = block_attention(q.to(kind), keys.to(kind), ring.to(kind), before, attention.attn_sink)
+    return attention.output(o, stored, turn).flatten(1, 2)
 
 
 @fused

@@ -33,6 +33,10 @@ def gate_in(x: Tensor, pair: Tensor, q_weight: Tensor, k_weight: Tensor) -> Tens
 class Engram(nn.Module):
     """One layer's table and projections."""
 
+    multipliers: Tensor
+    primes: Tensor
+    offsets: Tensor
+
     def __init__(self, sizes: Sizes, hashes: Hashes) -> None:
         super().__init__()
         n, d = sizes.hc_mult, sizes.hidden_size
@@ -46,6 +50,7 @@ class Engram(nn.Module):
         self.q_weight, self.k_weight = nn.Parameter(torch.ones(n, d)), nn.Parameter(torch.ones(n, d))
 
     def rows(self, classes: Tensor, pad_class: Tensor) -> Tensor:
+        """``table_rows`` by the layer's hashes."""
         return table_rows(classes, pad_class, Hashes(self.multipliers, self.primes, self.offsets))
 
     def forward(self, x: Tensor, rows: Tensor, stored: dict[str, Tensor], dropout: float) -> Tensor:
@@ -53,5 +58,6 @@ class Engram(nn.Module):
         gathered = F.embedding(rows, stored["embed"])
         if self.training and dropout:
             gathered = F.dropout1d(gathered.flatten(0, 1), dropout).view_as(gathered)
-        pair = F.linear(gathered.flatten(2), stored["wkv"]).unflatten(-1, (self.q_weight.shape[0] + 1, -1))
-        return gate_in(x, pair, self.q_weight, self.k_weight)
+        pair = torch.unflatten(F.linear(gathered.flatten(2), stored["wkv"]), -1, (self.q_weight.shape[0] + 1, -1))
+        streams: Tensor = gate_in(x, pair, self.q_weight, self.k_weight)
+        return streams

@@ -26,11 +26,15 @@ def routing(u: Tensor, gate: Tensor, bias: Tensor, chosen_experts: int, factor: 
 def gated(g: Tensor, v: Tensor, weights: Tensor, limit: float) -> Tensor:
     """SwiGLU of all experts [..., E, f] times their weights [..., E], flat."""
     wide = F.silu(g.float().clamp(max=limit)) * v.float().clamp(-limit, limit)
-    return (wide.unflatten(-1, (weights.shape[-1], -1)) * weights.unsqueeze(-1)).flatten(-2).to(g.dtype)
+    by_expert = torch.unflatten(wide, -1, (weights.shape[-1], -1))
+    return (by_expert * weights.unsqueeze(-1)).flatten(-2).to(g.dtype)
 
 
 class Gate(Projection):
     """The router: its bias chooses, does not weigh, and is moved by the load instead of a gradient."""
+
+    bias: Tensor
+    load: Tensor
 
     def __init__(self, experts: int, width: int) -> None:
         super().__init__(experts, width)

@@ -6,7 +6,8 @@ against the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,11 +32,13 @@ class Layer(nn.Module):
         self.attn = Attention(sizes, layer)
         self.ffn = MixtureOfExperts(sizes, experts, per_token)
 
-    def attended(self, x: Tensor, pre: Tensor, attend: object) -> tuple[Tensor, Tensor]:
+    def attended(
+        self, x: Tensor, pre: Tensor, attend: Callable[[Tensor], Tensor], dropout: float
+    ) -> tuple[Tensor, Tensor]:
         """The attention site: streams and pre to streams and the pre of the FFN site; ``attend`` maps u to y."""
         next_pre, post, comb = self.hc_attn(x)
-        y = attend(collapse_norm(x, pre, self.attn_norm.weight))  # type: ignore[operator]
-        return expand(y, x, post, comb), next_pre
+        y = attend(collapse_norm(x, pre, self.attn_norm.weight))
+        return expand(F.dropout(y, dropout, self.training), x, post, comb), next_pre
 
     def fed(self, x: Tensor, pre: Tensor, stored: dict[str, Tensor], dropout: float) -> tuple[Tensor, Tensor]:
         """The FFN site; also the pre that the next layer uses."""
@@ -46,6 +49,10 @@ class Layer(nn.Module):
 
 class Backbone(nn.Module):
     """Token ids to logits. ``token_map`` int64 [vocab_size] gives the Engram class of each id."""
+
+    token_map: Tensor
+    turns_base: Tensor
+    turns_compressed: Tensor
 
     def __init__(self, sizes: Sizes, token_map: Tensor, hashes: dict[int, Hashes], dropout: float = 0.0) -> None:
         super().__init__()
@@ -74,6 +81,7 @@ class Backbone(nn.Module):
         shared = Shared({}, {}, {}, [])
         features = []
         for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
             own = stored[f"layers.{i}"]
             if layer.engram is not None:
                 rows = layer.engram.rows(classes, pad_class)
@@ -81,12 +89,8 @@ class Backbone(nn.Module):
             if i in sizes.dspark_target_layer_ids:
                 features.append(x.mean(2))
             turns = self.turns_compressed if sizes.compress_ratios[i] else self.turns_base
-
-            def attend(u: Tensor, layer: Layer = layer, own: dict[str, dict[str, Tensor]] = own) -> Tensor:
-                y = layer.attn(u, own["attn"], turns, shared)  # noqa: B023
-                return F.dropout(y, self.dropout, self.training)
-
-            x, pre = layer.attended(x, pre, attend)
+            attend = partial(layer.attn, stored=own["attn"], turns=turns, shared=shared)
+            x, pre = layer.attended(x, pre, attend, self.dropout)
             x, pre = layer.fed(x, pre, own["ffn"], self.dropout)
         logits = self.head(collapse_norm(x, pre, self.norm.weight))
         return logits, torch.cat(features, -1), shared.index_losses

@@ -6,7 +6,7 @@ Muon steps along the momentum with its singular values set to one, by five Newto
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class Muon:
     def step(self) -> None:
         """One update from the gradients."""
         for stack, momentum in zip(self.stacks, self.momenta, strict=True):
-            gradient = _stacked([p.grad for p in stack])
+            gradient = _stacked([p.grad for p in stack if p.grad is not None])
             momentum.lerp_(gradient, 1 - _MOMENTUM)
             update = orthogonal(gradient.lerp(momentum, _MOMENTUM))
             factor = self.lr * (_ADAM_SIZED * max(update.shape[-2:]) ** 0.5)
@@ -47,7 +47,7 @@ class Muon:
 
 def orthogonal(stack: Tensor) -> Tensor:
     """Each matrix of ``stack`` [M, n, k] with its singular values moved near one, in bfloat16."""
-    x = stack.to(torch.bfloat16)
+    x: Tensor = stack.to(torch.bfloat16)
     wide = x.shape[-1] >= x.shape[-2]
     x = x if wide else x.mT
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -90,5 +90,5 @@ class Optimizer:
         self.adam.step()
 
 
-def _stacked(tensors: list[Tensor]) -> Tensor:
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.reshape(-1, *t.shape[-2:]) for t in tensors])

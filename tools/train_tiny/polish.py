@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
         entropy = F.cross_entropy(logits.float().transpose(1, 2), ids[:, 1:], reduction="none")
         loss, loop = usage_losses(entropy, rows[:, -2], rows[:, -1])
         index_loss = torch.stack(index_losses).mean()
-        (loss + arguments.loop_weight * loop + index_loss).backward()
+        torch.autograd.backward(loss + arguments.loop_weight * loop + index_loss)
         balance(model.layers)
         return torch.stack([loss, loop, index_loss])
 

@@ -23,7 +23,7 @@ class Rows:
         shift = int(random.integers(self.length))
         order = random.permutation((len(self.tokens) - 1 - shift) // self.length)
         starts = shift + order[place * self.batch : (place + 1) * self.batch] * self.length
-        return self.tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)
+        return rows_from(self.tokens, starts, self.length)
 
 
 def load_tokens(work: Path, split: str) -> npt.NDArray[np.uint16]:
@@ -32,8 +32,14 @@ def load_tokens(work: Path, split: str) -> npt.NDArray[np.uint16]:
     return tokens
 
 
+def rows_from(tokens: npt.NDArray[np.uint16], starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+    """The rows [n, length + 1] that begin at ``starts`` [n]."""
+    rows: npt.NDArray[np.int64] = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    return rows
+
+
 def whole_rows(tokens: npt.NDArray[np.uint16], length: int, batch: int) -> npt.NDArray[np.int64]:
     """All full rows of a held-out stream in order, [n, batch, length + 1]; the rest that fills no batch is left out."""
     count = (len(tokens) - 1) // length // batch * batch
     starts = np.arange(count) * length
-    return tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64).reshape(-1, batch, length + 1)
+    return rows_from(tokens, starts, length).reshape(-1, batch, length + 1)

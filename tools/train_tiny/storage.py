@@ -41,7 +41,7 @@ def stored_weights(model: nn.Module) -> dict[str, dict[str, dict[str, Tensor]]]:
             continue
         with torch.no_grad():
             groups = [_groups(p, storage) for _, p in chosen]
-            values = function(torch.cat(groups)).split([len(g) for g in groups])
+            values = torch.split(function(torch.cat(groups)), [len(g) for g in groups])
             errors = [_ungrouped(v, p, storage) - p for v, (_, p) in zip(values, chosen, strict=True)]
         for (name, parameter), error in zip(chosen, errors, strict=True):
             stack, number, part, *rest = name.split(".", 3)

@@ -73,7 +73,8 @@ def _power_of_two(amax: Tensor, largest: float) -> Tensor:
     fraction = largest / 2.0 ** (_exponent(largest) - _BIAS) - 1
     mantissa = round(fraction * 2**_MANTISSA_BITS)
     above = ((amax.view(torch.int32) + (_MANTISSA - mantissa)) >> _MANTISSA_BITS) - (_exponent(largest) - _BIAS)
-    return (above << _MANTISSA_BITS).view(torch.float32)
+    bits: Tensor = above << _MANTISSA_BITS
+    return bits.view(torch.float32)
 
 
 def _exponent(value: float) -> int:

@@ -27,7 +27,7 @@ def rotation(sizes: Sizes, compressed: bool) -> Tensor:
         original = scaling["original_max_position_embeddings"]
 
         def turning(turns: float) -> float:
-            return width * math.log(original / (2 * math.pi * turns)) / (2 * math.log(theta))
+            return float(width * math.log(original / (2 * math.pi * turns)) / (2 * math.log(theta)))
 
         low, high = math.floor(turning(scaling["beta_fast"])), math.ceil(turning(scaling["beta_slow"]))
         low, high = max(low, 0), min(high, width - 1)
@@ -40,7 +40,7 @@ def rotation(sizes: Sizes, compressed: bool) -> Tensor:
 def rotate(x: Tensor, turn: Tensor, *, inverse: bool = False) -> Tensor:
     """Turn the adjacent pairs of the last channels of x [..., width] by ``turn``, broadcast as [..., rope / 2, 2]."""
     width = 2 * turn.shape[-2]
-    tail = x[..., -width:].float().unflatten(-1, (-1, 2))
+    tail = torch.unflatten(x[..., -width:].float(), -1, (-1, 2))
     even, odd = tail.unbind(-1)
     cos, sin = turn.unbind(-1)
     sin = -sin if inverse else sin
@@ -56,7 +56,7 @@ def mix(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, iterations: int, eps
     m = flat @ fn.t() * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-20)
     pre = torch.sigmoid(m[..., :n] * scale[0] + base[:n]) + eps
     post = 2 * torch.sigmoid(m[..., n : 2 * n] * scale[1] + base[n : 2 * n])
-    comb = torch.softmax((m[..., 2 * n :] * scale[2] + base[2 * n :]).unflatten(-1, (n, n)), -1) + eps
+    comb = torch.softmax(torch.unflatten(m[..., 2 * n :] * scale[2] + base[2 * n :], -1, (n, n)), -1) + eps
     comb = comb / (comb.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):
         comb = comb / (comb.sum(-1, keepdim=True) + eps)
@@ -89,5 +89,7 @@ class HyperConnection(nn.Module):
         base = torch.cat([0.5 * torch.randn(2 * n), 2 * torch.eye(n).flatten()])
         self.base, self.scale = nn.Parameter(base), nn.Parameter(torch.ones(3))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return mix(x, self.fn, self.base, self.scale, self.iterations, self.eps)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """pre, post and comb of ``mix``."""
+        pre, post, comb = mix(x, self.fn, self.base, self.scale, self.iterations, self.eps)
+        return pre, post, comb

@@ -40,5 +40,4 @@ def read_tables(work: Path) -> Tables:
     tensors = load_file(work / FILE)
     layers = sorted({int(name.split(".")[1]) for name in tensors if name.startswith("layers.")})
     hashes = {i: Hashes(*(tensors[f"layers.{i}.{part}"] for part in HASH_PARTS)) for i in layers}
-    by_token = (tensors[name] for name in ("token_map", "begins_line", "is_break", "is_head"))
-    return Tables(*by_token, hashes)
+    return Tables(tensors["token_map"], tensors["begins_line"], tensors["is_break"], tensors["is_head"], hashes)

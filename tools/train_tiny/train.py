@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from network import Backbone
+from network import Backbone, Layer
 from optimizer import Optimizer
 from rows import Rows, load_tokens, whole_rows
 from saved import load, restore, save
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     def step(ids: Tensor) -> Tensor:
         loss, index_loss = losses(model, ids)
-        (loss + index_loss).backward()
+        torch.autograd.backward(loss + index_loss)
         balance(model.layers)
         return torch.stack([loss, index_loss])
 
@@ -83,5 +83,6 @@ def losses(model: Backbone, ids: Tensor) -> tuple[Tensor, Tensor]:
 def balance(layers: nn.ModuleList) -> None:
     """Move each gate's bias towards equal loads of its experts, as the released models were trained."""
     for layer in layers:
+        assert isinstance(layer, Layer)
         gate = layer.ffn.gate
         gate.bias.add_(torch.sign(gate.load.mean() - gate.load), alpha=_BIAS_RATE)

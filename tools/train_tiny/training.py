@@ -58,7 +58,7 @@ class RowSource(Protocol):
         ...
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Loop:
     """What differs between the trainings.
 

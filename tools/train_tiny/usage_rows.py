@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
-from rows import Rows
+from rows import Rows, rows_from
 from tables import Tables
 from torch import Tensor
 
@@ -25,7 +25,8 @@ _CONTEXT = 16, 0.4
 class UsageRows:
     """Rows [batch, length + 3]: ids, and in the last two columns where a loop begins and how long one round is.
 
-    ``tables`` tells which tokens begin lines and heads. A quarter of the rows are loops, three eighths begin with a head, the rest as in ``Rows``.
+    ``tables`` tells which tokens begin lines and heads. Of a batch the first quarter are loops, the next three eighths
+    begin with a head, the rest are those of ``Rows``; a row without a loop has zeros in both columns.
     """
 
     def __init__(self, plain: Rows, tables: Tables) -> None:
@@ -46,7 +47,7 @@ class UsageRows:
         starts = random.choice(self.heads, heads)
         # Heads without indentation also without the line break before, as at the start of a prompt.
         starts += self.is_break[self.plain.tokens[starts]] & (random.random(heads) < _BARE)
-        rows[loops : loops + heads, :-2] = self.plain.tokens[starts[:, None] + np.arange(self.plain.length + 1)]
+        rows[loops : loops + heads, :-2] = rows_from(self.plain.tokens, starts, self.plain.length)
         return rows
 
     def _loop(self, row: npt.NDArray[np.int64], random: np.random.Generator) -> None:
