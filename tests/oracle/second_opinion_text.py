@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "helpers")]
 
 from agreement import NEAR_TIE, TOLERANCE  # noqa: E402
+from held_out_prompts import held_out_prompts  # noqa: E402
 from nemo_venv import interpreter  # noqa: E402
 from spec_plan import spec_plan  # noqa: E402
 
@@ -85,7 +86,13 @@ def main(arguments: Sequence[str]) -> int:
     """Write, follow, compare, print; 0 when the texts are equal up to near-ties."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="checkpoint folder")
-    parser.add_argument("--prompts", type=Path, help="JSON list of texts or of lists of ids (default: 8 of random ids)")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--prompts", type=Path, help="JSON list of texts or of lists of ids (default: 8 of random ids)")
+    given.add_argument(
+        "--held-out",
+        action="store_true",
+        help="prompts of the code model: its 20 held-out heads, 3 beginnings of files",
+    )
     parser.add_argument("--tokens", type=int, default=64, help="tokens after each prompt (default: 64)")
     parser.add_argument(
         "--venv", type=Path, default=HERE.parents[1] / "build" / "nemo",
@@ -94,7 +101,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     config = json.loads((options.checkpoint / "config.json").read_text(encoding="utf-8"))
-    prompts = json.loads(options.prompts.read_text(encoding="utf-8")) if options.prompts else _random_prompts(config)
+    prompts: Sequence[str | list[int]] = _random_prompts(config)
+    if options.held_out:
+        prompts = held_out_prompts(options.checkpoint)
+    elif options.prompts:
+        prompts = json.loads(options.prompts.read_text(encoding="utf-8"))
     python = interpreter(options.venv)
     print(
         "| policy | prompt | written | equal | log probability | gap | margin | verdict |", "|---" * 8 + "|", sep="\n"
