@@ -58,6 +58,7 @@ def test_two_runs_write_the_same_bytes_and_they_are_those_of_the_corpus(tmp_path
         "preset/tokenizer_config.json",
         "records/heads.json",
         "records/manifest.json",
+        "work/tables.safetensors",
         "work/tokens-calibration.npy",
         "work/tokens-test.npy",
         "work/tokens-train.npy",
