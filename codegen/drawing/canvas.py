@@ -45,6 +45,13 @@ class Canvas:
         """A straight line."""
         self._parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}" stroke-width="{weight}"/>')
 
+    def polyline(self, points: Sequence[tuple[int, int]], stroke: str, *, weight: int = 1) -> None:
+        """A line through ``points``."""
+        text = " ".join(f"{x},{y}" for x, y in points)
+        self._parts.append(
+            f'<polyline points="{text}" fill="none" stroke="{stroke}" stroke-width="{weight}" stroke-linejoin="round"/>'
+        )
+
     def polygon(self, points: Sequence[tuple[int, int]], fill: str) -> None:
         """A filled area without outline."""
         text = " ".join(f"{x},{y}" for x, y in points)

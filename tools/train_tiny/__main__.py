@@ -18,6 +18,7 @@ COMMANDS = {
     "assure": "the confidence head, fitted to the greedy rounds of an exported checkpoint; export again after it",
     "calibrate": "temperatures of the confidence head, fitted on the calibration split",
     "quality": "bits per byte, completions, accepted drafts and confidence on the held-out files",
+    "curves": "what the training runs recorded, as a picture",
 }
 
 

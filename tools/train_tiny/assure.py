@@ -87,7 +87,8 @@ def watched(checkpoint: CheckpointModel) -> Iterator[dict[tuple[float, ...], Ten
     """Filled at the end: the evidence [nextn, width] of each round, by the logits that the round keeps."""
     drafter = checkpoint.model.drafter
     assert drafter is not None
-    plain, found = drafter.operators, {}
+    plain = drafter.operators
+    found: dict[tuple[float, ...], Tensor] = {}
     drafter.operators = watch = _Watched(plain, drafter.confidence_head)
     try:
         yield found
@@ -124,8 +125,8 @@ def fit(trained: Tensor, evidence: Tensor, accepted: Tensor) -> tuple[Tensor, fl
     def objective() -> Tensor:
         optimizer.zero_grad()
         value = loss(row) + _HOLD * (spread * (row - start).square()).sum()
-        value.backward()
+        torch.autograd.backward(value)
         return value
 
-    optimizer.step(objective)
+    optimizer.step(objective)  # type: ignore[no-untyped-call]
     return row.detach().float(), loss(start).item(), loss(row).item()

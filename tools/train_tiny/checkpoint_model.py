@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from argument_types import positive
+
 from deepinfer_gen.codegen.sources import plan_spec
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
@@ -99,13 +101,13 @@ def add_checkpoint_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy", choices=POLICIES, default=POLICIES[0], help="numerics.policy (default: %(default)s)"
     )
     parser.add_argument(
-        "--rows", type=_positive, default=16, metavar="N", help="sequences of a step (default: %(default)s)"
+        "--rows", type=positive, default=16, metavar="N", help="sequences of a step (default: %(default)s)"
     )
     parser.add_argument(
-        "--prompts", type=_positive, default=64, metavar="N", help="prompts to draft for (default: %(default)s)"
+        "--prompts", type=positive, default=64, metavar="N", help="prompts to draft for (default: %(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=_positive, default=128, metavar="N", help="new tokens of each prompt (default: %(default)s)"
+        "--tokens", type=positive, default=128, metavar="N", help="new tokens of each prompt (default: %(default)s)"
     )
 
 
@@ -114,10 +116,3 @@ def _checkpoint(written: str) -> Path:
     if not (folder / "config.json").is_file():
         raise argparse.ArgumentTypeError(f"'{written}' is neither a preset nor a folder with a config.json")
     return folder
-
-
-def _positive(written: str) -> int:
-    value = int(written)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{written} is less than 1")
-    return value

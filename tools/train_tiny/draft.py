@@ -6,16 +6,17 @@ import argparse
 import itertools
 
 import torch
+from argument_types import positive
 from drafter import Drafter, losses
 from network import Backbone
 from optimizer import Optimizer
+from refusals import check_anchors
 from rows import Rows, load_tokens, whole_rows
-from saved import load, restore, save
-from sizes import read_sizes
+from saved import load_from, restore, save
 from tables import read_tables
 from torch import Tensor
 from train import balance, training_device
-from training import Loop, add_common_arguments
+from training import Loop, add_common_arguments, checked_sizes
 
 _NAMES = ("cross_entropy", "total_variation", "confidence")
 
@@ -24,20 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags."""
     add_common_arguments(parser, steps=7600, lr=2.5e-3)
     parser.add_argument("--dropout", type=float, default=0.1, help="of sublayer outputs")
-    parser.add_argument("--anchors", type=int, default=64, help="draft blocks of a row")
+    parser.add_argument("--anchors", type=positive, default=64, help="draft blocks of a row")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and leave backbone and drafter under ``drafted`` of the work folder."""
+    sizes = checked_sizes(arguments)
+    check_anchors(sizes, arguments.length, arguments.anchors)
     device = training_device(arguments.seed)
     folder = arguments.work / "drafted"
-    sizes = read_sizes(arguments.config)
     tables = read_tables(arguments.work)
     backbone = Backbone(sizes, tables.token_map, tables.hashes).eval().requires_grad_(False)
-    restore(backbone, load(arguments.work / "polished"))
+    restore(backbone, load_from(arguments.work / "polished", "polish"))
     model = Drafter(sizes, arguments.dropout)
     if arguments.start:
-        restore(model, load(folder))
+        restore(model, load_from(folder, "draft"))
     backbone.to(device)
     model.to(device)
     names = (*_NAMES, *(f"agreement_{k}" for k in range(sizes.dspark_block_size)))

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from network import Backbone
 from optimizer import Optimizer
+from refusals import check_polished_rows
 from rows import Rows, load_tokens
-from saved import load, restore, save
-from sizes import read_sizes
+from saved import load_from, restore, save
 from tables import read_tables
 from torch import Tensor
 from train import balance, evaluation, training_device
-from training import Loop, add_common_arguments
+from training import Loop, add_common_arguments, checked_sizes
 from usage_rows import UsageRows, usage_losses
 
 
@@ -26,11 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read ``backbone`` of the work folder and leave the checkpoint under ``polished``."""
+    """Read ``backbone`` of the work folder, or go on polishing, and leave the checkpoint under ``polished``."""
+    sizes = checked_sizes(arguments)
+    check_polished_rows(arguments.batch)
+    folder = arguments.work / "polished"
     device = training_device(arguments.seed)
     tables = read_tables(arguments.work)
-    model = Backbone(read_sizes(arguments.config), tables.token_map, tables.hashes, arguments.dropout)
-    restore(model, load(arguments.work / "backbone"))
+    model = Backbone(sizes, tables.token_map, tables.hashes, arguments.dropout)
+    before = load_from(folder, "polish") if arguments.start else load_from(arguments.work / "backbone", "train")
+    restore(model, before)
     model.to(device)
 
     def step(rows: Tensor) -> Tensor:
@@ -52,6 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
         step,
         optimizer,
         evaluation(model, arguments),
-        lambda: save(arguments.work / "polished", [model]),
+        lambda: save(folder, [model]),
     )
     loop.run(arguments, rows, arguments.work / "polish-curve.jsonl")

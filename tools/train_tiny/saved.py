@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 from network import named_parameters
+from refusals import foreign_checkpoint, no_checkpoint
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -36,17 +38,34 @@ def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> N
 
 
 def load(folder: Path) -> dict[str, Tensor]:
-    """All parameters of a checkpoint by name."""
+    """All parameters of a checkpoint by name; ``OSError`` or ``SafetensorError`` if there is none."""
     files = sorted(folder.glob("weights-*.safetensors"))
     if not files:
         raise FileNotFoundError(f"no weights-N.safetensors in {folder}")
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
+def load_from(folder: Path, command: str) -> dict[str, Tensor]:
+    """``load`` of what ``command`` left; ``InputError`` (DI444) if it did not."""
+    try:
+        return load(folder)
+    except (OSError, SafetensorError) as fault:
+        raise no_checkpoint(folder, fault, command) from fault
+
+
 @torch.no_grad()
 def restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Copy ``values`` into ``model``; ``KeyError`` for one that is missing, others are left alone."""
+    """Copy ``values`` into ``model``; those of other models are left alone.
+
+    ``InputError`` (DI445) for one that is missing or has another shape.
+    """
     for name, tensor in named_parameters(model):
         # Of the two biases of a gate, which training keeps equal, the last would win.
-        if not name.endswith("bias_vl"):
-            tensor.copy_(values[name])
+        if name.endswith("bias_vl"):
+            continue
+        if name not in values:
+            raise foreign_checkpoint(f"the training checkpoint has no parameter '{name}' {list(tensor.shape)}")
+        if values[name].shape != tensor.shape:
+            shapes = f"{list(values[name].shape)} in the training checkpoint, {list(tensor.shape)} in the model"
+            raise foreign_checkpoint(f"parameter '{name}' is {shapes}")
+        tensor.copy_(values[name])

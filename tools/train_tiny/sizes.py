@@ -26,6 +26,7 @@ class Sizes:
 
 
 def read_sizes(path: Path) -> Sizes:
+    """The sizes of a config.json. ``OSError``, ``ValueError`` or ``KeyError`` for a file that is none."""
     return Sizes(json.loads(path.read_text(encoding="utf-8")))
 
 

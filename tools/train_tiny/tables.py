@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from refusals import run_first, unreadable
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -36,8 +38,15 @@ class Tables:
 
 
 def read_tables(work: Path) -> Tables:
-    """The tables that ``data`` wrote into the working folder."""
-    tensors = load_file(work / FILE)
+    """The tables that ``data`` wrote into the working folder; ``InputError`` (DI442) if it did not."""
+    path = work / FILE
+    try:
+        return _tables(load_file(path))
+    except (OSError, SafetensorError, KeyError) as fault:
+        raise unreadable("the file of hashes and token classes", path, fault, run_first("data")) from fault
+
+
+def _tables(tensors: dict[str, Tensor]) -> Tables:
     layers = sorted({int(name.split(".")[1]) for name in tensors if name.startswith("layers.")})
     hashes = {i: Hashes(*(tensors[f"layers.{i}.{part}"] for part in HASH_PARTS)) for i in layers}
     return Tables(tensors["token_map"], tensors["begins_line"], tensors["is_break"], tensors["is_head"], hashes)

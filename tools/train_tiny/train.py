@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 import torch
@@ -10,11 +11,10 @@ import torch.nn.functional as F  # noqa: N812
 from network import Backbone, Layer
 from optimizer import Optimizer
 from rows import Rows, load_tokens, whole_rows
-from saved import load, restore, save
-from sizes import read_sizes
+from saved import load_from, restore, save
 from tables import read_tables
 from torch import Tensor, nn
-from training import Loop, add_common_arguments
+from training import Loop, add_common_arguments, checked_sizes
 
 _BIAS_RATE = 1e-3
 """By how much a gate's bias moves in a step against the load of its expert."""
@@ -28,12 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and leave the checkpoint under ``backbone`` of the work folder."""
+    sizes = checked_sizes(arguments)
     device = training_device(arguments.seed)
     folder = arguments.work / "backbone"
     tables = read_tables(arguments.work)
-    model = Backbone(read_sizes(arguments.config), tables.token_map, tables.hashes, arguments.dropout)
+    model = Backbone(sizes, tables.token_map, tables.hashes, arguments.dropout)
     if arguments.start:
-        restore(model, load(folder))
+        restore(model, load_from(folder, "train"))
     model.to(device)
 
     def step(ids: Tensor) -> Tensor:
@@ -52,7 +53,10 @@ def training_device(seed: int) -> torch.device:
     """The GPU if there is one, with seeds and precisions set."""
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    print("no GPU: this runs on the CPU, where training the shipped model takes hours", file=sys.stderr)
+    return torch.device("cpu")
 
 
 def evaluation(model: Backbone, arguments: argparse.Namespace) -> Callable[[], dict[str, float]]:

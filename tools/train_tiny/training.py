@@ -13,9 +13,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from argument_types import not_negative, positive
 from captured import Step
 from optimizer import Optimizer
 from places import PRESET, WORK
+from refusals import check_length, check_start, unreadable
+from sizes import Sizes, read_sizes
 from torch import Tensor
 
 
@@ -23,16 +26,29 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, steps: int, lr: flo
     """The flags that both trainings have."""
     parser.add_argument("--work", type=Path, default=WORK, help="token files and checkpoints")
     parser.add_argument("--config", type=Path, default=PRESET / "config.json")
-    parser.add_argument("--start", type=int, default=0, help="step to begin with; above 0 the checkpoint is read first")
-    parser.add_argument("--steps", type=int, default=steps, help="step to end with, where the rate reaches 0")
+    parser.add_argument(
+        "--start", type=not_negative, default=0, help="step to begin with; above 0 the checkpoint is read first"
+    )
+    parser.add_argument("--steps", type=positive, default=steps, help="step to end with, where the rate reaches 0")
     parser.add_argument("--seconds", type=float, default=None, help="stop and save when this time is over")
-    parser.add_argument("--batch", type=int, default=32, help="rows of a step")
-    parser.add_argument("--length", type=int, default=1024, help="tokens of a row")
+    parser.add_argument("--batch", type=positive, default=32, help="rows of a step")
+    parser.add_argument("--length", type=positive, default=1024, help="tokens of a row")
     parser.add_argument("--lr", type=float, default=lr, help="highest learning rate")
     parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--evaluate-every", type=int, default=250, help="steps between evaluations")
-    parser.add_argument("--held-out", type=int, default=None, help="evaluate on so many batches (default: all)")
+    parser.add_argument("--evaluate-every", type=positive, default=250, help="steps between evaluations")
+    parser.add_argument("--held-out", type=positive, default=None, help="evaluate on so many batches (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+
+
+def checked_sizes(arguments: argparse.Namespace) -> Sizes:
+    """The sizes of ``--config``; ``InputError`` (DI442, DI446, DI447) where they or the other flags do not fit."""
+    check_start(arguments)
+    try:
+        sizes = read_sizes(arguments.config)
+    except (OSError, ValueError, KeyError) as fault:
+        raise unreadable("the model's configuration", arguments.config, fault, "name a config.json") from fault
+    check_length(sizes, arguments.length)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import torch
+from refusals import too_little_text
 from rows import Rows, rows_from
 from tables import Tables
 from torch import Tensor
@@ -26,7 +27,8 @@ class UsageRows:
     """Rows [batch, length + 3]: ids, and in the last two columns where a loop begins and how long one round is.
 
     ``tables`` tells which tokens begin lines and heads. Of a batch the first quarter are loops, the next three eighths
-    begin with a head, the rest are those of ``Rows``; a row without a loop has zeros in both columns.
+    begin with a head, the rest are those of ``Rows``; a row without a loop has zeros in both columns. ``InputError``
+    (DI443) for a stream without a head or a line that can be repeated.
     """
 
     def __init__(self, plain: Rows, tables: Tables) -> None:
@@ -35,6 +37,9 @@ class UsageRows:
         self.lines = lines[lines < len(tokens) - plain.length - 2]
         self.heads = self.lines[tables.is_head.numpy()[tokens[self.lines + 1]]]
         self.is_break = tables.is_break.numpy()
+        sizes = np.diff(self.lines[1 : 1 - _LINES])
+        if not len(self.heads) or not ((sizes >= _LOOP_TOKENS[0]) & (sizes <= _LOOP_TOKENS[1])).any():
+            raise too_little_text(f"{len(tokens)} tokens hold no function's head or no line that could be repeated")
 
     def at(self, step: int) -> npt.NDArray[np.int64]:
         """The rows of a step."""
