@@ -8,25 +8,23 @@ import pytest
 import torch
 from drafter import Drafter
 from export import PRESET, export, read_config, read_parameters, released_tensors
-from hash_tables import write
 from network import Backbone, named_parameters
 from saved import save
-from sizes import read_hashes, read_sizes
+from sizes import read_sizes
 from storage import stored_weights
 from torch import nn
+from training_form import tables_of
 from weight_formats import represented
 
 from deepinfer_gen.codegen.tensors import demanded_parameters
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[nn.Module]:
+def models() -> list[nn.Module]:
     """Backbone and drafter as they are before the first step, with random weights."""
-    file = tmp_path_factory.mktemp("hashes") / "engram.safetensors"
-    write(PRESET, "tiny-v41-code", file)
     torch.manual_seed(0)
-    sizes = read_sizes(PRESET / "config.json")
-    return [Backbone(sizes, *read_hashes(file)), Drafter(sizes)]
+    sizes, tables = read_sizes(PRESET / "config.json"), tables_of(PRESET)
+    return [Backbone(sizes, tables.token_map, tables.hashes), Drafter(sizes)]
 
 
 def test_saved_and_exported(models: list[nn.Module], tmp_path: Path) -> None:
