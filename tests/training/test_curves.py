@@ -29,14 +29,19 @@ def command(*options: str) -> None:
     curves.run(parser.parse_args(options))
 
 
+@pytest.fixture(scope="module")
+def drawn() -> str:
+    return curves.training_svg({name: curves.read_record(curves.RECORDS / f"{name}.jsonl") for name in curves.NAMES})
+
+
 def test_the_committed_picture_is_what_the_command_draws(tmp_path: Path) -> None:
     """To renew it: python tools/train_tiny curves"""
     command("-o", str(tmp_path / "training.svg"))
     assert (tmp_path / "training.svg").read_bytes() == curves.PICTURE.read_bytes()
 
 
-def test_every_figure_of_the_records_is_within_its_axes() -> None:
-    root = ElementTree.fromstring(curves.PICTURE.read_text(encoding="utf-8"))
+def test_every_figure_of_the_records_is_within_its_axes(drawn: str) -> None:
+    root = ElementTree.fromstring(drawn)
     lines = list(root.iter(f"{SVG}polyline"))
     records = {name: curves.read_record(curves.RECORDS / f"{name}.jsonl") for name in curves.NAMES}
     sizes = [len(line.attrib["points"].split()) for line in lines]
@@ -50,9 +55,9 @@ def test_every_figure_of_the_records_is_within_its_axes() -> None:
         assert all(bottom - 220 <= y <= bottom for _, y in points)
 
 
-def test_no_label_touches_another() -> None:
+def test_no_label_touches_another(drawn: str) -> None:
     rows: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    for text in ElementTree.fromstring(curves.PICTURE.read_text(encoding="utf-8")).iter(f"{SVG}text"):
+    for text in ElementTree.fromstring(drawn).iter(f"{SVG}text"):
         x, y, size = (int(text.attrib[name]) for name in ("x", "y", "font-size"))
         width = text_width(text.text or "", size)
         left = x - {"start": 0, "middle": width // 2, "end": width}[text.attrib["text-anchor"]]
@@ -99,7 +104,7 @@ def test_labels_come_apart_in_their_order(places: list[int]) -> None:
         assert found == places
 
 
-def test_a_run_that_began_later_is_marked(tmp_path: Path) -> None:
+def test_a_run_that_began_later_is_marked(drawn: str, tmp_path: Path) -> None:
     """Where the clock of the record goes back."""
     for name in curves.NAMES:
         lines = (curves.RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -108,7 +113,7 @@ def test_a_run_that_began_later_is_marked(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     command("--records", str(tmp_path), "-o", str(tmp_path / "out.svg"))
     assert ">next run<" not in (tmp_path / "out.svg").read_text(encoding="utf-8")
-    assert curves.PICTURE.read_text(encoding="utf-8").count(">next run<") == 2  # both charts of the drafter
+    assert drawn.count(">next run<") == 2  # both charts of the drafter
 
 
 @pytest.mark.parametrize("text", [None, "", "{", '{"no": 1}\n', "[1]\n"])

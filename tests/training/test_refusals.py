@@ -167,6 +167,8 @@ def test_rows_that_cannot_be_made(folder: Path) -> None:
     assert refused(folder, "train", "--batch", "5000").code == "DI443"
     np.save(folder / "work" / "tokens-calibration.npy", np.zeros(LENGTH * 8, dtype=np.uint16))
     assert refused(folder, "train").code == "DI443"
+    with pytest.raises(InputError, match=r"DI443.*127 tokens do not fill a step of 1 rows of 64"):
+        Rows(np.zeros(127, dtype=np.uint16), LENGTH, 1, seed=0)
     tables = read_tables(folder / "work")
     blank = Rows(np.full(2000, 50, dtype=np.uint16), LENGTH, 4, seed=0)
     with pytest.raises(InputError, match="DI443"):
