@@ -229,6 +229,7 @@ def test_what_cannot_be_read_or_written(exported: Exported, tmp_path: Path) -> N
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.long
 def test_the_command(exported: Exported, tmp_path: Path) -> None:
     """It exports into the package unless told otherwise, and says what was written or what is wrong."""
     command = [sys.executable, str(Path(__file__).parents[2] / "tools" / "train_tiny"), "export"]

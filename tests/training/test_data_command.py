@@ -43,6 +43,7 @@ def written(out: Path) -> dict[str, bytes]:
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.long
 def test_two_runs_write_the_same_bytes_and_they_are_those_of_the_corpus(tmp_path: Path) -> None:
     library = make_library(tmp_path / "lib")
     outs = [tmp_path / "first", tmp_path / "second"]
@@ -88,6 +89,7 @@ def test_two_runs_write_the_same_bytes_and_they_are_those_of_the_corpus(tmp_path
     assert set(record["held_out"]["test"]) | set(record["held_out"]["calibration"]) == held
 
 
+@pytest.mark.long
 def test_the_licence_travels_and_a_library_without_one_is_refused(tmp_path: Path) -> None:
     library = make_library(tmp_path / "lib", modules=40)
     assert run_data(tmp_path / "with", "--library", str(library)).returncode == 0
