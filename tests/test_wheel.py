@@ -56,3 +56,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path, wheel: dic
         assert {f"deepinfer_gen/{path}" for path in code} <= wheel.keys()
     specs = {f"deepinfer_gen/{p.relative_to(checkout).as_posix()}" for p in (checkout / "specs").glob("*.yaml")}
     assert specs <= wheel.keys()
+
+
+def test_what_the_code_model_was_made_from_is_named_where_installers_look(wheel: dict[str, bytes]) -> None:
+    """Beside the package's own licence, too."""
+    licences = {name.split("/licenses/")[1] for name in wheel if "/licenses/" in name}
+    assert {"LICENSE", *(f"specs/models/tiny-v41-code/{name}" for name in ("NOTICE", "LICENSE.python"))} <= licences

@@ -75,7 +75,7 @@ PRESETS = {
     },
     "tiny-v41-code": {
         "LICENSE.python": "3b2f81fe21d181c499c59a256c8e1968455d6689d269aa85373bfb6af41da3bf",
-        "NOTICE": "d9409438e6e22e84cae7f6097fa7fff2805db2d02fc3cd5175f1e464c68490fe",
+        "NOTICE": "baabda51a9dd99a1a2d1cebb1bbbfe14b28d30f90d5094ffec83a3c1b5daf9af",
         "confidence_temperatures.json": "a66cd3fba5375d650ed5c72547d4f3ddebfed565779b966427dadd255a147251",
         "config.json": "ea3079537c0c7e412939d926b826d8169048ecc5fca7fc975af0f1abc62fa9d6",
         "model-00001-of-00001.safetensors": "3a387fac7c824f127010b78d13e8a987770233043d2ead7f9300af627dfc747c",

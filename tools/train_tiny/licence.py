@@ -14,7 +14,9 @@ Copyright (c) 2000 BeOpen.com. All rights reserved. Copyright (c) 1995-2001 Corp
 Initiatives. All Rights Reserved. Copyright (c) 1991-1995 Stichting Mathematisch Centrum. All Rights Reserved.
 
 It is used under the PSF License Agreement (Python Software Foundation License Version 2), whose text, with those of the
-earlier licences that it builds on, stands in LICENSE.python beside this file, as CPython {version} carries it.
+earlier licences that it builds on, stands in LICENSE.python beside this file, as CPython {version} carries it. Some
+modules carry notices and permissions of their own authors; "Licenses and Acknowledgements for Incorporated Software" in
+Python's documentation (https://docs.python.org/3/license.html) has them.
 `python tools/train_tiny data` in the source repository says which files were read.
 """
 
