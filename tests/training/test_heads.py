@@ -42,7 +42,7 @@ def test_a_methods_head_keeps_its_indentation() -> None:
 def test_the_text_before_a_head_ends_where_it_begins() -> None:
     """Of two functions of one name the qualified one is found, behind a form feed too."""
     method = textwrap.indent(f"def f(self):\n    {BODY}\n", "    ")
-    text = f"mark = '\f'\nclass A:\n{method}\nclass B:\n{method}"
+    text = "\n".join(["mark = '\f'", "class A: ", method, "class B: ", method])
     (head,) = choose_heads([SourceFile("a.py", text, "test")])
     before = text_before(text, head)
     assert text.startswith(before + head.head)

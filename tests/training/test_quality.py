@@ -59,7 +59,7 @@ def test_calibrate_then_quality(
 ) -> None:
     """The temperatures file joins the checkpoint, which loads as before."""
     for module in (calibrate, quality):
-        monkeypatch.setattr(module, "read_corpus", corpus)
+        monkeypatch.setattr(module, "recorded_corpus", corpus)
     monkeypatch.setattr(
         quality, "load_heads", lambda: [Head("test0.py", "f", "w1 w2 w3:"), Head("test1.py", "g", "w5:")]
     )
@@ -90,7 +90,7 @@ def test_calibrate_then_quality(
 def test_parts_are_chosen_and_the_sample_is_the_first_by_hash(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(quality, "read_corpus", corpus)
+    monkeypatch.setattr(quality, "recorded_corpus", corpus)
     quality.run(parsed(quality, "--checkpoint", str(folder), "--parts", "bits", "--files", "1"))
     printed = capsys.readouterr().out
     first = min(

@@ -26,6 +26,8 @@ from tables import Tables, read_tables
 from torch import Tensor, nn
 from training import Loop
 
+from deepinfer_gen.diagnostics import InputError
+
 BATCH = 8
 
 
@@ -190,7 +192,23 @@ def test_five_steps_lower_the_loss_of_a_repeated_batch(
     found = [line["loss"] for line in lines]
     assert found[-1] < found[0] - 0.1
     assert all(line["asked"] == 1.0 for line in lines)
-    assert saved == ["saved"]
+    assert saved == ["saved"] * 5
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    weight, norm = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+    saved: list[str] = []
+
+    def step(rows: Tensor) -> Tensor:
+        (weight.sum() + norm.sum()).backward()
+        return torch.stack([weight.sum() * float("nan")])
+
+    optimizer = Optimizer({"layers.0.attn.wq_a": weight, "norm.weight": norm}, lr=0.1, weight_decay=0.0)
+    loop = Loop(("loss",), step, optimizer, dict, lambda: saved.append("saved"))
+    arguments = argparse.Namespace(start=0, steps=5, seconds=None, evaluate_every=1)
+    with pytest.raises(InputError, match=r"DI452.*loss are no numbers any more after step 1"):
+        loop.run(arguments, Repeated(torch.zeros(1, 4, dtype=torch.int64)), tmp_path / "curve.jsonl")
+    assert saved == []
 
 
 def run(command: str, written: tuple[Path, Path], work: Path, *options: str) -> list[dict[str, Any]]:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from checkpoint_model import CheckpointModel, add_checkpoint_arguments, open_checkpoint
-from corpus import read_corpus
 from decoding import Transcript, speculate
 from drafts import LONGEST, SHORTEST
+from manifest import recorded_corpus
 from places import WORK
-from saved import load, save_parameters
+from saved import load_from, save_parameters
 from torch import Tensor
 
 NAME = "confidence_head.proj.weight"
@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draft, fit, and write the training checkpoint with the new row; export it to use it."""
     checkpoint = open_checkpoint(arguments.checkpoint, policy=arguments.policy, rows=arguments.rows)
-    ids = [checkpoint.encode(file.text) for file in read_corpus() if file.split == "calibration"]
-    prompts = places(ids, arguments.prompts)
+    ids = [checkpoint.encode(file.text) for file in recorded_corpus() if file.split == "calibration"]
+    prompts = spread_prompts(ids, arguments.prompts)
     with watched(checkpoint) as evidence:
         drafted = speculate(checkpoint, prompts, arguments.tokens, rows=arguments.rows, eos=checkpoint.eos)
     asked, accepted = conditional_evidence(drafted, evidence)
 
-    parameters = load(arguments.training)
+    parameters = load_from(arguments.training, "draft")
     (name,) = (n for n in parameters if n.endswith(NAME))
     fitted, before, after = fit(parameters[name][0], asked, accepted)
     parameters[name] = fitted.unsqueeze(0)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def places(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+def spread_prompts(ids: Sequence[Sequence[int]], count: int) -> list[list[int]]:
     """``count`` prompts of ``SHORTEST`` to ``LONGEST`` tokens, spread evenly over the joined ``ids``."""
     stream = np.concatenate([np.asarray(text, dtype=np.int64) for text in ids])
     starts = np.linspace(0, len(stream) - LONGEST, count, dtype=np.int64)

@@ -6,9 +6,9 @@ import argparse
 
 from checkpoint_model import add_checkpoint_arguments, open_checkpoint
 from confidence import calibration_error, cumulative, fit_temperatures, write_temperatures
-from corpus import read_corpus
 from decoding import speculate
 from drafts import choose_prompts, rounds_of
+from manifest import recorded_corpus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draft behind files of the calibration split, fit, and write."""
     checkpoint = open_checkpoint(arguments.checkpoint, policy=arguments.policy, rows=arguments.rows)
-    texts = [(file.name, checkpoint.encode(file.text)) for file in read_corpus() if file.split == "calibration"]
+    texts = [(file.name, checkpoint.encode(file.text)) for file in recorded_corpus() if file.split == "calibration"]
     prompts = choose_prompts(checkpoint, texts, arguments.prompts)
     drafted = speculate(checkpoint, prompts, arguments.tokens, rows=arguments.rows, eos=checkpoint.eos)
     rounds = rounds_of(drafted, checkpoint.nextn)

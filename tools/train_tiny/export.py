@@ -15,6 +15,7 @@ from pathlib import Path
 
 import safetensors
 import torch
+from confidence import FILE_NAME
 from places import PRESET
 from safetensors.torch import save
 from saved import load
@@ -126,7 +127,8 @@ def _faults(
 
 
 def _holds_weights(name: str) -> bool:
-    return name == INDEX or name.endswith(".safetensors")
+    """Whether a file of a checkpoint is of its weights: others would be wrong beside new ones, temperatures too."""
+    return name in (INDEX, FILE_NAME) or name.endswith(".safetensors")
 
 
 def _replace(folder: Path, contents: Mapping[str, bytes]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from corpus import SPLITS, SourceFile
+from corpus import SPLITS, SourceFile, read_corpus
+
+from deepinfer_gen.diagnostics import Diagnostic, InputError
 
 MANIFEST = Path(__file__).with_name("manifest.json")
 
@@ -21,12 +23,11 @@ def corpus_manifest(files: Sequence[SourceFile], tokens: Mapping[str, int], piec
     splits = {}
     for split in SPLITS:
         inside = [file for file in files if file.split == split]
-        lines = "".join(f"{file.name} {hashes[file.name]}\n" for file in inside)
         splits[split] = {
             "files": len(inside),
             "bytes": sum(len(file.data) for file in inside),
             "tokens": tokens[split],
-            "sha256": sha256(lines.encode()).hexdigest(),
+            "sha256": split_digest(inside, split),
         }
     return {
         "python": platform.python_version(),
@@ -39,6 +40,26 @@ def corpus_manifest(files: Sequence[SourceFile], tokens: Mapping[str, int], piec
             if split != "train"
         },
     }
+
+
+def recorded_corpus() -> list[SourceFile]:
+    """The corpus of the running Python, which must be the recorded one: another would be measured on what was read.
+
+    Raises ``InputError`` (DI450) where a split differs.
+    """
+    files, record = read_corpus(), load_manifest()
+    for split in SPLITS:
+        if split_digest(files, split) != record["splits"][split]["sha256"]:
+            message = f"the {split} split of Python {platform.python_version()} is not that of {record['python']}"
+            remedy = f"run this with Python {record['python']}, whose library the model was trained and held out on"
+            raise InputError(Diagnostic("DI450", message, file=str(MANIFEST), help=remedy))
+    return files
+
+
+def split_digest(files: Sequence[SourceFile], split: str) -> str:
+    """SHA-256 over the (name, SHA-256) lines of a split."""
+    lines = (f"{file.name} {sha256(file.data).hexdigest()}\n" for file in files if file.split == split)
+    return sha256("".join(lines).encode()).hexdigest()
 
 
 def load_manifest() -> dict[str, Any]:

@@ -6,21 +6,25 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 
+from argument_types import positive
 from bits_per_byte import model_bits
 from checkpoint_model import CheckpointModel, add_checkpoint_arguments, open_checkpoint
 from completions import CONTEXT, ENOUGH, LIMIT, Completion, model_completions, ngram_completions
 from compressors import ZLIB_WINDOW, xz_bytes, xz_solid_bytes, zlib_bytes
 from confidence import BINS, FILE_NAME, area_under_curve, calibration_error, conditional, cumulative, read_temperatures
 from confidence import pooled as pooled_confidences
-from corpus import SourceFile, read_corpus
+from corpus import SourceFile
 from drafts import Drafting, choose_prompts, measure
 from function_body import End
 from heads import load_heads
+from manifest import recorded_corpus
 from ngram import NgramModel
+from places import ROOT
 
-REPORT = Path(__file__).resolve().parents[2] / "bench" / "results" / "quality-tiny-v41-code.md"
+from deepinfer_gen.diagnostics import Diagnostic, InputError
+
+REPORT = ROOT / "bench" / "results" / "quality-tiny-v41-code.md"
 ROW_TOKENS = 1024
 
 
@@ -57,11 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The checkpoint, how much is measured, and where the report goes."""
     add_checkpoint_arguments(parser)
     parser.add_argument(
-        "--files", type=int, metavar="N", help="test files for the bits per byte, chosen by a hash (default: all)"
+        "--files", type=positive, metavar="N", help="test files for the bits per byte, chosen by a hash (default: all)"
     )
     parser.add_argument(
         "--overlap",
-        type=int,
+        type=positive,
         default=ROW_TOKENS // 4,
         metavar="N",
         help=f"context tokens at the start of each row of {ROW_TOKENS} (default: %(default)s)",
@@ -75,8 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure and print, part by part."""
+    if arguments.write and (arguments.files or set(arguments.parts) != set(PARTS)):
+        message = "--write would replace the whole report by a part of it"
+        raise InputError(Diagnostic("DI451", message, help="leave out --files and --parts, or --write"))
     checkpoint = open_checkpoint(arguments.checkpoint, policy=arguments.policy, rows=max(arguments.rows, _heads()))
-    subject = Subject(checkpoint, read_corpus())
+    subject = Subject(checkpoint, recorded_corpus())
     lines = [f"# Quality of {checkpoint.folder.name} on held-out files, policy {arguments.policy}", ""]
     print(*lines, sep="\n")
     for part in arguments.parts:

@@ -1,4 +1,4 @@
-"""What the trainings refuse, each with its code: DI442 to DI448.
+"""What the trainings refuse, each with its code: DI442 to DI448, and DI452.
 
 Of this project's package only ``diagnostics`` is used here and in what the trainings import, which needs nothing else:
 a training machine has neither compiler nor tokenizer.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from sizes import Sizes
@@ -37,6 +38,12 @@ def no_checkpoint(folder: Path, fault: Exception, command: str) -> InputError:
 def foreign_checkpoint(message: str) -> InputError:
     """DI445: a checkpoint of another model."""
     return InputError(Diagnostic("DI445", message, help="name the config.json that it was trained with by --config"))
+
+
+def not_finite(step: int, names: Sequence[str]) -> InputError:
+    """DI452: a training that broke; what the last evaluation saved is kept."""
+    message = f"{', '.join(names)} are no numbers any more after step {step}"
+    return InputError(Diagnostic("DI452", message, help="go on from the last checkpoint with a lower --lr"))
 
 
 def run_first(command: str) -> str:

@@ -1,7 +1,8 @@
-"""Training checkpoints: float32 parameters under their released names, in files small enough to be sent one by one."""
+"""Training checkpoints: float32 parameters under their released names, in files of at most 15 MiB."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,7 +23,6 @@ def save(folder: Path, models: list[nn.Module]) -> None:
 
 def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> None:
     """Write named parameters as ``weights-N.safetensors``; what was there is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
     files: list[dict[str, Tensor]] = [{}]
     room = _FILE_BYTES
     for name, tensor in parameters:
@@ -31,10 +31,17 @@ def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> N
             room = _FILE_BYTES
         files[-1][name] = tensor.detach().to("cpu", torch.float32).contiguous().clone()
         room -= tensor.nbytes
-    for old in folder.glob("weights-*.safetensors"):
-        old.unlink()
+    # An interruption leaves a whole checkpoint: the old one, under its name or as .NAME.old, or the new one.
+    fresh, old = (folder.with_name(f".{folder.name}.{state}") for state in ("new", "old"))
+    for left in (fresh, old):
+        shutil.rmtree(left, ignore_errors=True)
+    fresh.mkdir(parents=True)
     for number, tensors in enumerate(files):
-        save_file(tensors, folder / f"weights-{number}.safetensors")
+        save_file(tensors, fresh / f"weights-{number}.safetensors")
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load(folder: Path) -> dict[str, Tensor]:

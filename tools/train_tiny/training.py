@@ -1,9 +1,10 @@
-"""The loop of both trainings: rates, evaluation, record of the curves, checkpoints, and the limit of time."""
+"""The loop of the trainings: rates, evaluation, record of the curves, checkpoints, and the limit of time."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from argument_types import not_negative, positive
 from captured import Step
 from optimizer import Optimizer
 from places import PRESET, WORK
-from refusals import check_length, check_start, unreadable
+from refusals import check_length, check_start, not_finite, unreadable
 from sizes import Sizes, read_sizes
 from torch import Tensor
 
@@ -117,8 +118,12 @@ class Loop:
                     "seconds": time.monotonic() - began, **figures, **self.evaluate(),
                 }  # fmt: skip
                 sums, count = torch.zeros_like(sums), 0
+                if not all(map(math.isfinite, figures.values())):
+                    raise not_finite(step, self.names)
                 with record.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
+                self.save()
                 print({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}, flush=True)
-        self.save()
+        if step % arguments.evaluate_every and step < arguments.steps:
+            self.save()
         print(f"saved after step {step} of {arguments.steps}")

@@ -89,4 +89,4 @@ def loop_loss(entropy: Tensor, loop_length: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, where: Tensor) -> Tensor:
-    return (values * where).sum() / where.sum()
+    return (values * where).sum() / where.sum().clamp(min=1)
