@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from argument_types import positive
+from engine_plan import plan_engine
 
-from deepinfer_gen.codegen.sources import plan_spec
 from deepinfer_gen.codegen.views.layout import layout_content
 from deepinfer_gen.codegen.views.model import kernels, model_plan
 from deepinfer_gen.runtime.model.model import Model, load_model
@@ -38,7 +35,7 @@ class CheckpointModel:
     tokenizer: Tokenizer
 
     def constant(self, name: str) -> int:
-        """A whole number of the model's configuration, by its released name."""
+        """A whole number of the plan's constants, by its name there."""
         return int(self.plan.constants[name])
 
     @property
@@ -68,21 +65,14 @@ def open_checkpoint(
 
     Raises ``InputError`` for every fault of the configuration, the checkpoint and the tokenizer.
     """
-    spec = {
-        "engine": {"name": "quality", "type": "NORMAL"},
-        "model": "config.json",
-        "hardware": "cpu",
+    sections: dict[str, dict[str, object]] = {
         "limits": {"max_num_seqs": rows, "max_model_len": max_tokens},
         "speculative": {"nextn": nextn, "verify": "fixed"},
         "yoco": {"mode": "off"},
         "schedule": {"zos": "off"},
         "numerics": {"policy": policy},
     }
-    with tempfile.TemporaryDirectory() as work:
-        shutil.copy(folder / "config.json", work)
-        path = Path(work, "spec.yaml")
-        path.write_text(json.dumps(spec), encoding="utf-8")
-        plan = plan_spec(str(path))
+    plan = plan_engine(folder, sections)
     described = model_plan(plan)
     model = load_model(described, kernels(plan), folder)
     return CheckpointModel(folder, described, layout_content(plan), model, Tokenizer(folder))

@@ -22,6 +22,7 @@ FILE_NAME = "confidence_temperatures.json"
 """Stands beside the weights."""
 BINS = 15
 _COLDEST, _WARMEST = 1 / 64, 64.0
+_WIDTH = 1e-6
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -114,11 +115,11 @@ def sigmoid(logits: Floats) -> Floats:
     return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)))
 
 
-def _golden_section(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """Where a function with one valley between ``low`` and ``high`` is least, to ``width``."""
+def _golden_section(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley between ``low`` and ``high`` is least, to ``_WIDTH``."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)
-    while high - low > width:
+    while high - low > _WIDTH:
         if at_left < at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)

@@ -1,7 +1,7 @@
 """``curves``: the records of the training runs as one picture, ``docs/training.svg``.
 
 The records in ``curves`` beside this file are those of the runs that made the shipped model: a JSON object a line, at
-every evaluation, as ``training`` writes them.
+every evaluation, as ``training`` writes them (the oldest also have the epoch).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Blocks:
     confidence_logits: Tensor
 
 
-class Heads(nn.Module):
+class MarkovHead(nn.Module):
     """``embed`` and ``head`` of the Markov head, [V, rank] each."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -57,7 +57,7 @@ class DraftLayer(Layer):
             self.main_norm = Norm(sizes.hidden_size)
         if number == sizes.num_nextn_predict_layers - 1:
             self.norm = Norm(sizes.hidden_size)
-            self.markov_head, self.confidence_head = Heads(sizes), Confidence(sizes)
+            self.markov_head, self.confidence_head = MarkovHead(sizes), Confidence(sizes)
 
 
 class Drafter(nn.Module):
@@ -89,7 +89,7 @@ class Drafter(nn.Module):
             assert isinstance(layer, DraftLayer)
             own = stored[f"mtp.{i}"]
             ring = layer.attn.rows(main, own["attn"], self.turns[: ids.shape[1]])
-            attend = partial(block_layer, layer.attn, stored=own["attn"], ring=ring, before=before, turn=turn)
+            attend = partial(block_attend, layer.attn, stored=own["attn"], ring=ring, before=before, turn=turn)
             x, pre = layer.attended(x, pre, attend, self.dropout)
             x, pre = layer.fed(x, pre, own["ffn"], self.dropout)
         state = torch.unflatten((x * pre.unsqueeze(-1)).sum(2), 1, places.shape[1:])
@@ -100,7 +100,7 @@ class Drafter(nn.Module):
         return Blocks(logits, last.confidence_head.proj(evidence).squeeze(-1).float())
 
 
-def block_layer(
+def block_attend(
     attention: Attention, u: Tensor, *, stored: dict[str, Tensor], ring: Tensor, before: Tensor, turn: Tensor
 ) -> Tensor:
     """A draft layer's attention of u [B, A * K, d], the blocks one after the other; ``turn`` [B, A, K, rope / 2, 2].

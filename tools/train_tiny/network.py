@@ -1,6 +1,6 @@
 """The backbone over whole sequences, differentiable, with the parameters under their released names.
 
-The same formulas as ``deepinfer_gen.runtime.model``, which runs steps over paged caches; ``tests/training`` holds one
+The same formulas as ``deepinfer_gen.runtime.model``, which runs steps over paged caches; ``tests/train_tiny`` holds one
 against the other.
 """
 

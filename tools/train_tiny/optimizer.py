@@ -18,7 +18,7 @@ _MUON_PARTS = (
     ".main_proj",
 )  # fmt: skip
 # A row of these is met by few tokens, so it moves farther each time.
-_LOOK_UPS = ("embed.weight", "engram.embed", "markov_head.embed.weight")
+_LOOK_UPS = ("embed.weight", "engram.embed")
 
 
 class Muon:

@@ -42,11 +42,11 @@ def run(arguments: argparse.Namespace) -> None:
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
             logits, _, index_losses = model(ids[:, :-1])
         entropy = F.cross_entropy(logits.float().transpose(1, 2), ids[:, 1:], reduction="none")
-        loss, loop = usage_losses(entropy, rows[:, -2], rows[:, -1])
+        loss, loop_loss = usage_losses(entropy, rows[:, -2], rows[:, -1])
         index_loss = torch.stack(index_losses).mean()
-        torch.autograd.backward(loss + arguments.loop_weight * loop + index_loss)
+        torch.autograd.backward(loss + arguments.loop_weight * loop_loss + index_loss)
         balance(model.layers)
-        return torch.stack([loss, loop, index_loss])
+        return torch.stack([loss, loop_loss, index_loss])
 
     optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
     plain = Rows(load_tokens(arguments.work, "train"), arguments.length, arguments.batch, arguments.seed + 1)

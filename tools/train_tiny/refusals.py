@@ -1,7 +1,7 @@
 """What the trainings refuse, each with its code: DI442 to DI448, and DI452.
 
-Of this project's package only ``diagnostics`` is used here and in what the trainings import, which needs nothing else:
-a training machine has neither compiler nor tokenizer.
+Of this project's package only ``diagnostics`` is used here and in what the trainings import, so that they run
+where neither compiler nor tokenizer is installed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sizes import Sizes
+from storage import TILE
 
 from deepinfer_gen.diagnostics import Diagnostic, InputError
 
@@ -63,6 +64,14 @@ def check_length(sizes: Sizes, length: int) -> None:
         )
         nearest = max(unit, min(length, most) // unit * unit)
         raise InputError(Diagnostic("DI446", message, help=f"--length {nearest}"))
+
+
+def check_tile(sizes: Sizes) -> None:
+    """Raise DI445 where one scale does not stand for the 32 x 32 weights that training rounds together."""
+    tile = sizes.weight_block_size
+    if list(tile) != [TILE, TILE]:
+        message = f"weight_block_size is {list(tile)}, training rounds dense weights in tiles of [{TILE}, {TILE}]"
+        raise InputError(Diagnostic("DI445", message, help="train with the released tile"))
 
 
 def check_start(arguments: argparse.Namespace) -> None:

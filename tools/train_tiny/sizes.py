@@ -10,12 +10,15 @@ import torch
 
 
 class Sizes:
-    """The fields of ``text_config`` by their released names, with ``bos_token_id`` and ``eos_token_id``."""
+    """The fields of ``text_config`` by their released names, with ``bos_token_id``, ``eos_token_id`` and
+    ``weight_block_size``.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.__dict__.update(config["text_config"])
         self.bos_token_id: int = config["bos_token_id"]
         self.eos_token_id: int = config["eos_token_id"]
+        self.weight_block_size: list[int] = config["quantization_config"]["weight_block_size"]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"config.json has no text_config.{name}")

@@ -1,7 +1,7 @@
 """The narrow formats of weights and caches as roundings of floats, for caches with the gradient passed through.
 
 Arithmetic alone, so that a compiler can fuse it; the values are those of ``deepinfer_gen.runtime.block_formats``, bit
-for bit (``tests/training/test_straight_through.py``).
+for bit (``tests/train_tiny/test_straight_through.py``).
 """
 
 from __future__ import annotations

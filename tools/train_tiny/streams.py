@@ -9,11 +9,14 @@ from fusion import fused
 from sizes import Sizes
 from torch import Tensor, nn
 
+_NORM_EPS = 1e-20
+"""The released rms_norm_eps, which also stands in the mix of the streams and the gate of the Engram."""
 
-def rms(x: Tensor, weight: Tensor, eps: float = 1e-20) -> Tensor:
-    """RMSNorm over the last axis, in float32; the result has the type of ``weight``'s product with float32."""
+
+def rms(x: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm over the last axis: float32, in the shape of ``x``."""
     wide = x.float()
-    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _NORM_EPS) * weight
 
 
 def rotation(sizes: Sizes, compressed: bool) -> Tensor:
@@ -53,7 +56,7 @@ def mix(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, iterations: int, eps
     """Streams [B, T, n, d] to pre [B, T, n], post [B, T, n] and comb [B, T, n, n], its first index the input stream."""
     n = x.shape[2]
     flat = x.float().flatten(2)
-    m = flat @ fn.t() * torch.rsqrt(flat.square().mean(-1, keepdim=True) + 1e-20)
+    m = flat @ fn.t() * torch.rsqrt(flat.square().mean(-1, keepdim=True) + _NORM_EPS)
     pre = torch.sigmoid(m[..., :n] * scale[0] + base[:n]) + eps
     post = 2 * torch.sigmoid(m[..., n : 2 * n] * scale[1] + base[n : 2 * n])
     comb = torch.softmax(torch.unflatten(m[..., 2 * n :] * scale[2] + base[2 * n :], -1, (n, n)), -1) + eps
@@ -66,7 +69,7 @@ def mix(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor, iterations: int, eps
 
 @fused
 def collapse_norm(x: Tensor, pre: Tensor, weight: Tensor) -> Tensor:
-    """RMSNorm of the streams [B, T, n, d] weighted by pre [B, T, n]: [B, T, d] in bfloat16 under autocast."""
+    """RMSNorm of the streams [B, T, n, d] weighted by pre [B, T, n]: float32 [B, T, d]."""
     return rms((x * pre.unsqueeze(-1)).sum(2), weight)
 
 

@@ -1,4 +1,4 @@
-"""What compiler and tokenizer fix for training, read from a file, since a training machine has neither of them."""
+"""What compiler and tokenizer fix for training, read from a file, so that training needs neither of them."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ from argument_types import not_negative, positive
 from captured import Step
 from optimizer import Optimizer
 from places import PRESET, WORK
-from refusals import check_length, check_start, not_finite, unreadable
+from refusals import check_length, check_start, check_tile, not_finite, unreadable
 from sizes import Sizes, read_sizes
 from torch import Tensor
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, steps: int, lr: float) -> None:
-    """The flags that both trainings have."""
+    """The flags that all trainings have."""
     parser.add_argument("--work", type=Path, default=WORK, help="token files and checkpoints")
     parser.add_argument("--config", type=Path, default=PRESET / "config.json")
     parser.add_argument(
@@ -49,6 +49,7 @@ def checked_sizes(arguments: argparse.Namespace) -> Sizes:
     except (OSError, ValueError, KeyError) as fault:
         raise unreadable("the model's configuration", arguments.config, fault, "name a config.json") from fault
     check_length(sizes, arguments.length)
+    check_tile(sizes)
     return sizes
 
 
@@ -79,7 +80,8 @@ class RowSource(Protocol):
 class Loop:
     """What differs between the trainings.
 
-    ``step`` maps ids [B, T + 1] to figures and updates nothing but gradients and buffers; ``names`` are theirs.
+    ``step`` maps rows, ids [B, T + 1] and what a training adds to them, to figures and updates nothing but gradients
+    and buffers; ``names`` are theirs.
     ``evaluate`` gives figures by name; ``save`` writes the checkpoint.
     """
 
