@@ -69,3 +69,33 @@ def test_the_first_block_is_two_lines_that_install_and_test() -> None:
     assert len(lines) == 2
     assert "deepinfer-gen specs/tiny-cpu.yaml && deepinfer-gen run generated/tiny-cpu --prompt" in lines[0]
     assert "pytest" in lines[1]
+
+
+def markdown_tables(text: str) -> list[list[list[str]]]:
+    """Tables of rows of cells, the header first and without the line of dashes."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    rows = [
+        [line.strip("|").split("|") for line in block.splitlines() if not line.startswith("|-")] for block in blocks
+    ]
+    return [[[cell.strip() for cell in row] for row in table] for table in rows]
+
+
+def test_the_models_figures_are_those_of_the_report() -> None:
+    """What the README says of the shipped model stands in the report that ``quality --write`` made."""
+    report = markdown_tables((ROOT / "bench" / "results" / "quality-tiny-v41-code.md").read_text())
+    bits, heads, _, drafts, confidence = report
+    bits_of = {(name, knows.split(" ")[0]): value for name, knows, value in bits}
+    parsed = {name: enough for name, _, enough, _ in heads}
+    product_error, product_auc, single_auc = confidence[-1][1:4]
+    (shown,) = (table for table in markdown_tables(README) if table[0][0] == "on files it never read")
+    assert [row[1:] for row in shown[1:]] == [
+        [
+            bits_of["tiny-v41-code", "its"], bits_of["5-gram model", "the"],
+            bits_of["xz -9e", "the"], bits_of["xz -9e", "nothing;"],
+        ],
+        [parsed["tiny-v41-code"], parsed["5-gram model"], "", ""],
+        [parsed["tiny-v41-code, behind 512 tokens of the file"], "", "", ""],
+        [drafts[1][0], "", "", ""],
+        [f"{product_auc}; {single_auc}", "", "", ""],
+        [f"{float(product_error.rstrip('%')):.1f} %", "", "", ""],
+    ]  # fmt: skip
