@@ -35,13 +35,14 @@ def folder(tmp_path: Path) -> Path:
 def compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that notes each compilation in a file of this folder, and waits while ``pause`` exists beside it.
 
-    One file each: two compilers run at a time, and not every file system keeps appended lines apart.
+    One file each: two compilers run at a time, and not every file system keeps appended lines apart. Those of other
+    folders are left out: engines that later tests need may be compiled meanwhile, with the same $CXX.
     """
     calls, wrapper = tmp_path / "compiles", tmp_path / "c++"
     calls.mkdir()
     wrapper.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in --version|-dumpmachine) ;; *) echo "$*" >{calls}/$$;'
+        f'case "$PWD $*" in *" --version"|*" -dumpmachine") ;; {tmp_path}/*) echo "$*" >{calls}/$$;'
         f" while [ -e {tmp_path}/pause ]; do sleep 0.05; done;; esac\n"
         'exec g++ "$@"\n'
     )
