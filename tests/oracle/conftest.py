@@ -1,16 +1,3 @@
-"""Models run on one thread: several of a small one wait for each other."""
+"""The oracle's tests run models."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from one_thread import one_thread as one_thread

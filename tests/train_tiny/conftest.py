@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from checkpoint_model import CheckpointModel, open_checkpoint
 from export import PRESET, export, read_config
+from one_thread import one_thread as one_thread
 from training_checkpoint import Exported, random_parameters, write_training_checkpoint
 
 from deepinfer_gen.specs.presets import preset_folder
 
 ORACLE = Path(__file__).parents[1] / "oracle"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

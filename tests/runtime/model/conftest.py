@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from one_thread import one_thread as one_thread
 from paged_driver import UNWRITTEN, Driver
 from tiny_by_hand import SMALL_TILES, TILES, TinyEngine, kernel_table, tiny_engine
 
@@ -20,14 +20,6 @@ from deepinfer_gen.runtime.model.model import Model, load_model
 from deepinfer_gen.runtime.plan_types import YocoPlan
 
 ORACLE = Path(__file__).parents[2] / "oracle"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

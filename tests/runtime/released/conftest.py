@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
+from one_thread import one_thread as one_thread
 from released_scene import Parts, released
 
 from deepinfer_gen.codegen.sources import plan_spec
@@ -44,11 +43,3 @@ def normal_engine() -> Planned:
 def widths(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     """Layers of the released widths in float32, caches too, so that a float64 computation can be compared closely."""
     return released(tmp_path_factory.mktemp("released"), "float32_unquantized")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
