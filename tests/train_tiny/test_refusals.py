@@ -35,8 +35,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes, tables = read_sizes(model / "config.json"), read_tables(work)
     backbone = Backbone(sizes, tables.token_map, tables.hashes)
     for name in ("backbone", "polished"):
-        save(work / name, [backbone])
-    save(work / "drafted", [backbone, Drafter(sizes)])
+        save(work / name, [backbone], 5)
+    save(work / "drafted", [backbone, Drafter(sizes)], 5)
     return folder
 
 
@@ -146,6 +146,13 @@ def test_lengths_that_candidate_blocks_need(folder: Path) -> None:
 def test_a_start_that_leaves_no_step(folder: Path, command: str) -> None:
     found = refused(folder, command, "--start", "7", "--steps", "7")
     assert (found.code, found.message) == ("DI447", "--start 7 leaves no step before --steps 7")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_start_that_is_not_the_checkpoint_s(folder: Path, command: str) -> None:
+    found = refused(folder, command, "--start", "4", "--steps", "9")
+    assert (found.code, found.message) == ("DI447", "--start 4, but the checkpoint was saved after step 5")
+    assert found.help == "--start 5"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"text_config": {}}', '{"no": 1}'])

@@ -33,7 +33,7 @@ def parts(seed: int) -> list[nn.Module]:
 def test_round_trip(tmp_path: Path) -> None:
     """Both models out of one folder, gate biases too; a drafter alone reads its own."""
     first, second = parts(0), parts(1)
-    saved.save(tmp_path, first)
+    saved.save(tmp_path, first, 7)
     values = saved.load(tmp_path)
     assert values.keys() == {name for model in first for name, _ in named_parameters(model)}
     assert {tensor.dtype for tensor in values.values()} == {torch.float32}
@@ -47,7 +47,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_files_stay_below_the_limit_and_old_ones_go(tmp_path: Path) -> None:
     """tiny-v41 in float32 fills several files of 15 MiB; an expert tensor is never divided."""
     models = parts(0)
-    saved.save(tmp_path, models)
+    saved.save(tmp_path, models, 7)
     files = sorted(tmp_path.glob("weights-*.safetensors"))
     assert len(files) >= 2
     header = 100 << 10
@@ -57,13 +57,13 @@ def test_files_stay_below_the_limit_and_old_ones_go(tmp_path: Path) -> None:
         with safe_open(file, "pt") as opened:
             names += opened.keys()
     assert len(names) == len(set(names))
-    saved.save(tmp_path, [models[1].mtp[0].hc_attn])  # type: ignore[union-attr, index]
+    saved.save(tmp_path, [models[1].mtp[0].hc_attn], 7)  # type: ignore[union-attr, index]
     assert [file.name for file in tmp_path.iterdir()] == ["weights-0.safetensors"]
 
 
 def test_of_two_gate_biases_the_text_one_is_read(tmp_path: Path) -> None:
     models = parts(0)
-    saved.save(tmp_path, models)
+    saved.save(tmp_path, models, 7)
     values = saved.load(tmp_path)
     name = "layers.0.ffn.gate.bias"
     assert torch.equal(values[name], values[f"{name}_vl"])
@@ -74,7 +74,7 @@ def test_of_two_gate_biases_the_text_one_is_read(tmp_path: Path) -> None:
 
 def test_a_missing_parameter_is_named(tmp_path: Path) -> None:
     models = parts(0)
-    saved.save(tmp_path, models)
+    saved.save(tmp_path, models, 7)
     values = saved.load(tmp_path)
     del values["layers.3.ffn.experts.7.w2"]
     with pytest.raises(InputError) as caught:

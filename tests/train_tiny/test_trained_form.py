@@ -28,7 +28,7 @@ def models() -> list[nn.Module]:
 
 def test_saved_and_exported(models: list[nn.Module], tmp_path: Path) -> None:
     """Every parameter has its released name and shape; none is missing, none is left."""
-    save(tmp_path / "drafted", models)
+    save(tmp_path / "drafted", models, 7)
     tensors = released_tensors(read_config(PRESET), read_parameters(tmp_path / "drafted"), "drafted")
     export(tmp_path / "drafted", PRESET, tmp_path / "out")
     shard = (tmp_path / "out" / "model-00001-of-00001.safetensors").stat().st_size

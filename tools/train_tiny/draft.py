@@ -12,7 +12,7 @@ from network import Backbone
 from optimizer import Optimizer
 from refusals import check_anchors
 from rows import Rows, load_tokens, whole_rows
-from saved import load_from, restore, save
+from saved import load_from, restore, resume, save
 from tables import read_tables
 from torch import Tensor
 from train import balance, training_device
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     restore(backbone, load_from(arguments.work / "polished", "polish"))
     model = Drafter(sizes, arguments.dropout)
     if arguments.start:
-        restore(model, load_from(folder, "draft"))
+        restore(model, resume(folder, "draft", arguments.start))
     backbone.to(device)
     model.to(device)
     names = (*_NAMES, *(f"agreement_{k}" for k in range(sizes.dspark_block_size)))
@@ -75,6 +75,6 @@ def run(arguments: argparse.Namespace) -> None:
         return {**values, "held_out_accepted": 1 + sum(agreement)}
 
     optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
-    loop = Loop(names, step, optimizer, evaluate, lambda: save(folder, [backbone, model]))
+    loop = Loop(names, step, optimizer, evaluate, lambda step: save(folder, [backbone, model], step))
     rows = Rows(load_tokens(arguments.work, "train"), arguments.length, arguments.batch, arguments.seed)
     loop.run(arguments, rows, arguments.work / "drafter-curve.jsonl")

@@ -10,7 +10,7 @@ from network import Backbone
 from optimizer import Optimizer
 from refusals import check_polished_rows
 from rows import Rows, load_tokens
-from saved import load_from, restore, save
+from saved import load_from, restore, resume, save
 from tables import read_tables
 from torch import Tensor
 from train import balance, evaluation, training_device
@@ -33,7 +33,11 @@ def run(arguments: argparse.Namespace) -> None:
     device = training_device(arguments.seed)
     tables = read_tables(arguments.work)
     model = Backbone(sizes, tables.token_map, tables.hashes, arguments.dropout)
-    before = load_from(folder, "polish") if arguments.start else load_from(arguments.work / "backbone", "train")
+    before = (
+        resume(folder, "polish", arguments.start)
+        if arguments.start
+        else load_from(arguments.work / "backbone", "train")
+    )
     restore(model, before)
     model.to(device)
 
@@ -56,6 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
         step,
         optimizer,
         evaluation(model, arguments),
-        lambda: save(folder, [model]),
+        lambda step: save(folder, [model], step),
     )
     loop.run(arguments, rows, arguments.work / "polish-curve.jsonl")

@@ -82,6 +82,12 @@ def check_start(arguments: argparse.Namespace) -> None:
         raise InputError(Diagnostic("DI447", message, help=remedy))
 
 
+def other_start(start: int, saved: int, folder: Path) -> InputError:
+    """DI447: a run that would go on from another step than its checkpoint's."""
+    message = f"--start {start}, but the checkpoint was saved after step {saved}"
+    return InputError(Diagnostic("DI447", message, file=str(folder), help=f"--start {saved}"))
+
+
 def check_anchors(sizes: Sizes, length: int, anchors: int) -> None:
     """Raise DI448 where a row has too few places for so many draft blocks."""
     places = length - sizes.dspark_block_size - 1

@@ -8,21 +8,23 @@ from pathlib import Path
 
 import torch
 from network import named_parameters
-from refusals import foreign_checkpoint, no_checkpoint
-from safetensors import SafetensorError
+from refusals import foreign_checkpoint, no_checkpoint, other_start
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 _FILE_BYTES = 15 << 20
+_STEP = "step"
 
 
-def save(folder: Path, models: list[nn.Module]) -> None:
-    """Write the parameters of all ``models``."""
-    save_parameters(folder, (pair for model in models for pair in named_parameters(model)))
+def save(folder: Path, models: list[nn.Module], step: int) -> None:
+    """Write the parameters of all ``models`` as they are after ``step`` steps."""
+    save_parameters(folder, (pair for model in models for pair in named_parameters(model)), step)
 
 
-def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> None:
-    """Write named parameters as ``weights-N.safetensors``; what was there is replaced."""
+def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]], step: int | None = None) -> None:
+    """Write named parameters as ``weights-N.safetensors``, with their ``step``; what was there is replaced."""
+    metadata = None if step is None else {_STEP: str(step)}
     files: list[dict[str, Tensor]] = [{}]
     room = _FILE_BYTES
     for name, tensor in parameters:
@@ -37,7 +39,7 @@ def save_parameters(folder: Path, parameters: Iterable[tuple[str, Tensor]]) -> N
         shutil.rmtree(left, ignore_errors=True)
     fresh.mkdir(parents=True)
     for number, tensors in enumerate(files):
-        save_file(tensors, fresh / f"weights-{number}.safetensors")
+        save_file(tensors, fresh / f"weights-{number}.safetensors", metadata)
     if folder.exists():
         folder.rename(old)
     fresh.rename(folder)
@@ -58,6 +60,16 @@ def load_from(folder: Path, command: str) -> dict[str, Tensor]:
         return load(folder)
     except (OSError, SafetensorError) as fault:
         raise no_checkpoint(folder, fault, command) from fault
+
+
+def resume(folder: Path, command: str, start: int) -> dict[str, Tensor]:
+    """``load_from`` for a run that goes on after ``start`` steps; ``InputError`` (DI447) if others were saved."""
+    values = load_from(folder, command)
+    with safe_open(folder / "weights-0.safetensors", "pt") as file:
+        stored = (file.metadata() or {}).get(_STEP)
+    if stored is not None and int(stored) != start:
+        raise other_start(start, int(stored), folder)
+    return values
 
 
 @torch.no_grad()

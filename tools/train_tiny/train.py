@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from network import Backbone, Layer
 from optimizer import Optimizer
 from rows import Rows, load_tokens, whole_rows
-from saved import load_from, restore, save
+from saved import restore, resume, save
 from tables import read_tables
 from torch import Tensor, nn
 from training import Loop, add_common_arguments, checked_sizes
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     tables = read_tables(arguments.work)
     model = Backbone(sizes, tables.token_map, tables.hashes, arguments.dropout)
     if arguments.start:
-        restore(model, load_from(folder, "train"))
+        restore(model, resume(folder, "train", arguments.start))
     model.to(device)
 
     def step(ids: Tensor) -> Tensor:
@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
         return torch.stack([loss, index_loss])
 
     optimizer = Optimizer(dict(model.named_parameters()), arguments.lr, arguments.weight_decay)
-    loop = Loop(("loss", "index_loss"), step, optimizer, evaluation(model, arguments), lambda: save(folder, [model]))
+    loop = Loop(
+        ("loss", "index_loss"), step, optimizer, evaluation(model, arguments), lambda step: save(folder, [model], step)
+    )
     rows = Rows(load_tokens(arguments.work, "train"), arguments.length, arguments.batch, arguments.seed)
     loop.run(arguments, rows, arguments.work / "backbone-curve.jsonl")
 

@@ -82,14 +82,14 @@ class Loop:
 
     ``step`` maps rows, ids [B, T + 1] and what a training adds to them, to figures and updates nothing but gradients
     and buffers; ``names`` are theirs.
-    ``evaluate`` gives figures by name; ``save`` writes the checkpoint.
+    ``evaluate`` gives figures by name; ``save`` writes the checkpoint of a step.
     """
 
     names: Sequence[str]
     step: Callable[[Tensor], Tensor]
     optimizer: Optimizer
     evaluate: Callable[[], dict[str, float]]
-    save: Callable[[], None]
+    save: Callable[[int], None]
 
     def run(self, arguments: argparse.Namespace, rows: RowSource, record: Path) -> None:
         """From ``start`` to ``steps`` or the end of the time; appends a JSON line to ``record`` at every evaluation."""
@@ -104,6 +104,8 @@ class Loop:
             self.optimizer.step()
             return figures.detach()
 
+        if not arguments.start:
+            record.unlink(missing_ok=True)
         step, captured = arguments.start, Step(update, device)
         sums, count = torch.zeros(len(self.names), device=device), 0
         while step < arguments.steps:
@@ -124,8 +126,8 @@ class Loop:
                     raise not_finite(step, self.names)
                 with record.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-                self.save()
+                self.save(step)
                 print({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}, flush=True)
         if step % arguments.evaluate_every and step < arguments.steps:
-            self.save()
+            self.save(step)
         print(f"saved after step {step} of {arguments.steps}")
