@@ -35,6 +35,7 @@ def test_train_polish_draft_export(tmp_path: Path) -> None:
     common = ["--work", str(work), "--config", str(model / "config.json"), "--length", str(LENGTH), "--batch", "4"]
     common += ["--held-out", "2", "--evaluate-every", "10"]
     assert "saved after step 0 of 4" in call("train", *common, "--steps", "4", "--seconds", "0")
+    assert "saved after step 2 of 2" in call("train", *common, "--steps", "2")
     begun = load(work / "backbone")
     assert "saved after step 4 of 4" in call("train", *common, "--steps", "4", "--start", "2")
     trained = load(work / "backbone")

@@ -108,6 +108,7 @@ class Loop:
             record.unlink(missing_ok=True)
         step, captured = arguments.start, Step(update, device)
         sums, count = torch.zeros(len(self.names), device=device), 0
+        saved: int | None = None
         while step < arguments.steps:
             late = arguments.seconds is not None and time.monotonic() - began > arguments.seconds
             if late:
@@ -126,8 +127,8 @@ class Loop:
                     raise not_finite(step, self.names)
                 with record.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
-                self.save(step)
+                self.save(saved := step)
                 print({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}, flush=True)
-        if step % arguments.evaluate_every and step < arguments.steps:
+        if saved != step:
             self.save(step)
         print(f"saved after step {step} of {arguments.steps}")
